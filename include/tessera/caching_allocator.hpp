@@ -221,7 +221,9 @@ class caching_allocator {
   static constexpr bool has_ranges = core::traits::has_ranges;
 
   /// An allocator with the provider, the policies and the extensions that their default constructors make.
-  [[gnu::cold]] caching_allocator() : caching_allocator(Provider{}) {}
+  [[gnu::cold]] caching_allocator()
+    requires std::is_default_constructible_v<Provider>
+      : caching_allocator(Provider{}) {}
   /// Each of `given` is one of the `Extension`s, for example an observer; the others are made by default.
   template <typename... Given>
     requires(detail::named_behind_the_provider<Given, Extension...> && ...)

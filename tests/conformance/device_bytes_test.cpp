@@ -21,7 +21,7 @@
 namespace {
 
 using namespace tessera;
-using conformance::for_each_shipped;
+using conformance::for_each_by_day;
 using conformance::named;
 
 std::int64_t number(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
@@ -116,7 +116,7 @@ template <typename Recipe>
 using plain = caching_allocator<Recipe, provider_ref<simulated_device>>;
 
 TEST(device_bytes, are_counted_by_every_recipe_over_random_programs) {
-  for_each_shipped([]<typename Recipe>(named<Recipe> r) {
+  for_each_by_day([]<typename Recipe>(named<Recipe> r) {
     using pool = plain<Recipe>;
     EXPECT_EQ(over_random_programs<pool>(&wrong_counter<Recipe, true, pool>), "") << r.name;
   });
@@ -125,14 +125,14 @@ TEST(device_bytes, are_counted_by_every_recipe_over_random_programs) {
 TEST(device_bytes, are_counted_by_every_recipe_over_a_recorded_program) {
   const trace::recording recording = conformance::recorded("gnn_sage_streams");
   const trace::program source(recording);
-  for_each_shipped([&]<typename Recipe>(named<Recipe> r) {
+  for_each_by_day([&]<typename Recipe>(named<Recipe> r) {
     using pool = plain<Recipe>;
     EXPECT_EQ(over_recorded_program<pool>(source, &wrong_counter<Recipe, true, pool>), "") << r.name;
   });
 }
 
 TEST(device_bytes, are_counted_if_calls_fail) {
-  for_each_shipped([]<typename Recipe>(named<Recipe> r) {
+  for_each_by_day([]<typename Recipe>(named<Recipe> r) {
     const auto wrong = [](auto& pool, const simulated_device& device) -> std::string {
       const counter told = pool.statistics().device_bytes;
       return told.current == number(device.used()) && told.peak == number(device.peak_used())
@@ -145,14 +145,14 @@ TEST(device_bytes, are_counted_if_calls_fail) {
 }
 
 TEST(device_bytes, are_counted_by_locked) {
-  for_each_shipped([]<typename Recipe>(named<Recipe> r) {
+  for_each_by_day([]<typename Recipe>(named<Recipe> r) {
     using pool = locked<caching_allocator<Recipe, provider_ref<simulated_device>>>;
     EXPECT_EQ(over_random_programs<pool>(&wrong_counter<Recipe, true, pool>), "") << r.name;
   });
 }
 
 TEST(device_bytes, are_counted_by_arenas_together) {
-  for_each_shipped([]<typename Recipe>(named<Recipe> r) {
+  for_each_by_day([]<typename Recipe>(named<Recipe> r) {
     using pool = per_stream<caching_allocator<Recipe, provider_ref<simulated_device>>>;
     EXPECT_EQ(over_random_programs<pool>(&wrong_counter<Recipe, false, pool>), "") << r.name;
   });

@@ -47,4 +47,19 @@ constexpr void for_each_shipped(F f) {
   f(named<torch_npu_native>{"torch_npu_native"});
 }
 
+/// Calls f(named<Recipe>) for recipes that differ in mechanism: segments, ranges, stitching, and reuse across streams. The
+/// nightly script sets TESSERA_ALL_TYPES; then it calls f for every recipe.
+template <typename F>
+constexpr void for_each_by_day(F f) {
+  using namespace tessera;
+#ifdef TESSERA_ALL_TYPES
+  for_each_shipped(f);
+#else
+  f(named<pytorch_native>{"pytorch_native"});
+  f(named<pytorch_expandable>{"pytorch_expandable"});
+  f(named<stitched>{"stitched"});
+  f(named<cuda_async>{"cuda_async"});
+#endif
+}
+
 }  // namespace conformance

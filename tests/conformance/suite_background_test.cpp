@@ -54,7 +54,7 @@ std::unique_ptr<subject> driver() {
 /// The thread may change the pending bytes at any time.
 compositions with_a_thread() {
   compositions all;
-  for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
+  for_each_by_day([&all]<typename Recipe>(named<Recipe> r) {
     extra_rules kept = rules_of<Recipe>();
     kept.counts_at_once = false;
     all.push_back({r.name, &over<background_reclaiming<extended<Recipe, any_device>>, simulated>, kept,
@@ -64,7 +64,7 @@ compositions with_a_thread() {
 }
 compositions with_a_thread_in_host_memory() {
   compositions all;
-  for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
+  for_each_by_day([&all]<typename Recipe>(named<Recipe> r) {
     extra_rules kept = rules_of<Recipe>();
     kept.counts_at_once = false;
     kept.host_visible = true;

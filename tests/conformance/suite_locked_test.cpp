@@ -57,7 +57,7 @@ template <typename Recipe>
 /// Over the device and over adaptors.
 compositions behind_a_mutex() {
   compositions all;
-  for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
+  for_each_by_day([&all]<typename Recipe>(named<Recipe> r) {
     using pool = locked<extended<Recipe, any_device>>;
     const std::string name = r.name;
     const extra_rules kept = rules_of<Recipe>();
@@ -88,7 +88,7 @@ compositions with_failures() {
 /// Inside front ends. Deferred frees are not executed yet.
 compositions wrapped() {
   compositions all;
-  for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
+  for_each_by_day([&all]<typename Recipe>(named<Recipe> r) {
     const std::string name = r.name;
     extra_rules kept = rules_of<Recipe>();
     habits few = simulated_habits();
@@ -107,7 +107,7 @@ compositions wrapped() {
 
 compositions of_host_memory() {
   compositions all;
-  for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
+  for_each_by_day([&all]<typename Recipe>(named<Recipe> r) {
     using pool = locked<extended<Recipe, any_device>>;
     const std::string name = r.name;
     extra_rules kept = rules_of<Recipe>();

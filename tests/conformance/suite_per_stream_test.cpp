@@ -36,7 +36,7 @@ class first_of {
 template <template <typename> typename Front>
 compositions with_each_recipe() {
   compositions all;
-  for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
+  for_each_by_day([&all]<typename Recipe>(named<Recipe> r) {
     all.push_back({r.name, &over<Front<Recipe>, simulated>, rules_of<Recipe>(), simulated_habits(), 0.05});
   });
   return all;
@@ -44,7 +44,7 @@ compositions with_each_recipe() {
 template <template <typename> typename Front>
 compositions in_host_memory() {
   compositions all;
-  for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
+  for_each_by_day([&all]<typename Recipe>(named<Recipe> r) {
     extra_rules kept = rules_of<Recipe>();
     kept.host_visible = true;
     all.push_back({r.name, &over<Front<Recipe>, host_stand>, kept, host_habits(), host_share<Recipe> / 10});

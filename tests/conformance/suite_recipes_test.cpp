@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every recipe of the library, alone on each provider.
+// Every recipe of the library, alone on a simulated device; some on each other provider.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,7 +22,7 @@ namespace {
 
 compositions in_host_memory() {
   compositions all;
-  for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
+  for_each_by_day([&all]<typename Recipe>(named<Recipe> r) {
     extra_rules kept = rules_of<Recipe>();
     kept.host_visible = true;
     all.push_back({r.name, &bare<Recipe, host_stand>, kept, host_habits(), host_share<Recipe>});

@@ -31,6 +31,7 @@
 #include <tessera/tessera.hpp>
 #include <tessera/trace/captured.hpp>
 
+#include "../types_by_day.hpp"
 #include "interop/host_pools.hpp"
 #include "patterns.hpp"
 
@@ -63,14 +64,14 @@ struct alignments_of : ::testing::Test {
     }
   }();
 };
-using pools = ::testing::Types<
-    tight, caching_allocator<pytorch<>, simulated_device>,
+using pools = types_by_day<
+    6, tight, caching_allocator<pytorch<>, simulated_device>, caching_allocator<stitched, simulated_device>,
+    tight_locked, tagged<tight>, guarded<caching_allocator<pinned_packed, host_pinned>>,
     caching_allocator<pytorch_family::expandable, simulated_device>,
-    caching_allocator<stitched, simulated_device>, caching_allocator<cuda_async, simulated_device>,
-    tight_locked, per_stream<caching_allocator<packed_tightly, simulated_device>>, waiting<tight_locked>,
+    caching_allocator<cuda_async, simulated_device>,
+    per_stream<caching_allocator<packed_tightly, simulated_device>>, waiting<tight_locked>,
     background_reclaiming<caching_allocator<packed_tightly, simulated_device>>, thread_checked<tight>,
-    leak_checked<tight>, tagged<tight>, tagged<tight_locked>, trace::captured<tight>,
-    trace::captured<tight_locked>, guarded<caching_allocator<pinned_packed, host_pinned>>,
+    leak_checked<tight>, tagged<tight_locked>, trace::captured<tight>, trace::captured<tight_locked>,
     configured<pytorch_family, caching_allocator<pytorch<>, simulated_device>>,
     configured_pinned<pytorch_family::pinned_family, host_pinned>, rethrowing<tight_locked, no_errors>,
     shared_allocator<tight_locked>>;

@@ -18,6 +18,8 @@
 #include <tessera/provider/limiting.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../types_by_day.hpp"
+
 namespace {
 
 using namespace tessera;
@@ -45,10 +47,10 @@ void keep_busy(Pool& pool, stream_id stream, std::atomic<bool>& go) {
 template <typename Pool>
 class ended_streams : public testing::Test {};
 using pools =
-    testing::Types<caching_allocator<pytorch<>, host_pinned>, caching_allocator<cuda_async, host_pinned>,
-                   per_stream<caching_allocator<pytorch<>, host_pinned>>,
-                   background_reclaiming<caching_allocator<pytorch<>, host_pinned>>,
-                   guarded<caching_allocator<pytorch<>, host_pinned>>>;
+    types_by_day<3, caching_allocator<pytorch<>, host_pinned>, caching_allocator<cuda_async, host_pinned>,
+                 per_stream<caching_allocator<pytorch<>, host_pinned>>,
+                 background_reclaiming<caching_allocator<pytorch<>, host_pinned>>,
+                 guarded<caching_allocator<pytorch<>, host_pinned>>>;
 TYPED_TEST_SUITE(ended_streams, pools);
 
 TYPED_TEST(ended_streams, hold_nothing_back_on_host_pinned) {

@@ -19,6 +19,7 @@
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../types_by_day.hpp"
 #include "extensions.hpp"
 
 namespace {
@@ -98,7 +99,7 @@ TEST(events, tell_of_pages_and_ranges) {
 /// The actions of events in a private pool and in the default pools.
 template <typename Recipe>
 class events_of_pools : public testing::Test {};
-using with_private_pools = testing::Types<pytorch<>, pytorch_family::expandable, stitched, cuda_async>;
+using with_private_pools = types_by_day<2, pytorch<>, stitched, pytorch_family::expandable, cuda_async>;
 TYPED_TEST_SUITE(events_of_pools, with_private_pools);
 
 TYPED_TEST(events_of_pools, name_the_private_pool) {
@@ -191,9 +192,9 @@ TEST(statistics, count_no_call_that_gave_nothing_back) {
 template <typename Recipe>
 class statistics_of : public testing::Test {};
 using recipes =
-    testing::Types<pytorch<>, with<pytorch<>, split_below<4_MiB, 1_MiB>>, paddle_family::auto_growth,
-                   with<paddle_family::auto_growth, split_if_remainder_at_least<64>>, cuda_async,
-                   with<pytorch<>, reuse_immediately>>;
+    types_by_day<2, pytorch<>, paddle_family::auto_growth, with<pytorch<>, split_below<4_MiB, 1_MiB>>,
+                 with<paddle_family::auto_growth, split_if_remainder_at_least<64>>, cuda_async,
+                 with<pytorch<>, reuse_immediately>>;
 TYPED_TEST_SUITE(statistics_of, recipes);
 
 TYPED_TEST(statistics_of, all_blocks_agree_with_events_and_a_walk) {

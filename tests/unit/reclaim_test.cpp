@@ -9,6 +9,8 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../types_by_day.hpp"
+
 namespace {
 
 using namespace tessera;
@@ -97,7 +99,7 @@ TEST(metadata_bytes, counts_blocks_and_segments) {
 template <typename Recipe>
 class footprint_of : public testing::Test {};
 using recipes =
-    testing::Types<pytorch<>, pytorch_family::expandable, stitched, cuda_async, paddle_family::auto_growth>;
+    types_by_day<3, pytorch<>, stitched, cuda_async, pytorch_family::expandable, paddle_family::auto_growth>;
 TYPED_TEST_SUITE(footprint_of, recipes);
 
 TYPED_TEST(footprint_of, nothing_is_that_of_empty_tables) {

@@ -21,6 +21,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../../types_by_day.hpp"
 #include "extensions.hpp"
 
 namespace {
@@ -46,7 +47,7 @@ struct pools_of_arenas : testing::Test {
 
   allocator on{simulated_device{simulated_device::options{.capacity = 200_MiB}}};
 };
-using recipes = testing::Types<pytorch<>, pytorch_family::expandable, stitched, cuda_async>;
+using recipes = types_by_day<2, pytorch<>, stitched, pytorch_family::expandable, cuda_async>;
 TYPED_TEST_SUITE(pools_of_arenas, recipes);
 
 TYPED_TEST(pools_of_arenas, serve_several_streams_under_one_name) {

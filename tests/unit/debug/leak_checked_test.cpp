@@ -21,6 +21,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../../types_by_day.hpp"
 #include "../observe/stacks.hpp"
 
 namespace {
@@ -68,10 +69,11 @@ live_blocks leave(simulated_device& device) {
 
 template <typename Pool>
 class leak_checked_test : public testing::Test {};
-using pools = testing::Types<
-    caching_allocator<pytorch<>, device_ref>, caching_allocator<pytorch_family::expandable, device_ref>,
-    caching_allocator<stitched, device_ref>, caching_allocator<cuda_async, device_ref>,
-    locked<caching_allocator<pytorch<>, device_ref>>, per_stream<caching_allocator<pytorch<>, device_ref>>>;
+using pools =
+    types_by_day<3, caching_allocator<pytorch<>, device_ref>, caching_allocator<stitched, device_ref>,
+                 per_stream<caching_allocator<pytorch<>, device_ref>>,
+                 caching_allocator<pytorch_family::expandable, device_ref>,
+                 caching_allocator<cuda_async, device_ref>, locked<caching_allocator<pytorch<>, device_ref>>>;
 TYPED_TEST_SUITE(leak_checked_test, pools);
 
 TYPED_TEST(leak_checked_test, reports_live_blocks_while_all_memory_is_released) {

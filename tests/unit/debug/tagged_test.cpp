@@ -33,6 +33,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../../types_by_day.hpp"
 #include "../interop/host_pools.hpp"
 #include "../patterns.hpp"
 
@@ -73,12 +74,13 @@ struct tagged_over : testing::Test {
   }();
   Pool& memory = *owned;
 };
-using kinds =
-    testing::Types<tagged<plain>, tagged<caching_allocator<pytorch_family::expandable, simulated_device>>,
-                   tagged<caching_allocator<packed_tightly, simulated_device>>, tagged<shared>,
-                   tagged<streamed>, tagged<guarded<caching_allocator<pinned_packed, host_pinned>>>,
-                   tagged<leak_checked<shared>>, leak_checked<tagged<shared>>, tagged<thread_checked<plain>>,
-                   tagged<waiting<shared>>, tagged<tagged<plain>>>;
+using kinds = types_by_day<3, tagged<plain>, tagged<shared>,
+                           tagged<caching_allocator<packed_tightly, simulated_device>>,
+                           tagged<caching_allocator<pytorch_family::expandable, simulated_device>>,
+
+                           tagged<streamed>, tagged<guarded<caching_allocator<pinned_packed, host_pinned>>>,
+                           tagged<leak_checked<shared>>, leak_checked<tagged<shared>>,
+                           tagged<thread_checked<plain>>, tagged<waiting<shared>>, tagged<tagged<plain>>>;
 TYPED_TEST_SUITE(tagged_over, kinds);
 
 TYPED_TEST(tagged_over, counts_the_bytes_of_each_tag) {

@@ -20,6 +20,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../../types_by_day.hpp"
 #include "extensions.hpp"
 
 namespace {
@@ -50,7 +51,7 @@ struct lent_memory : testing::Test {
 
   allocator tested{simulated_device{simulated_device::options{.capacity = 200_MiB}}};
 };
-using recipes = testing::Types<pytorch<>, pytorch_family::expandable, stitched, cuda_async>;
+using recipes = types_by_day<2, pytorch<>, stitched, pytorch_family::expandable, cuda_async>;
 TYPED_TEST_SUITE(lent_memory, recipes);
 
 TYPED_TEST(lent_memory, is_reported_until_it_is_back) {

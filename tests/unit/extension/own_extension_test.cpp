@@ -17,6 +17,8 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../../types_by_day.hpp"
+
 // ---- long_lived.hpp
 namespace program {
 
@@ -148,7 +150,7 @@ void expect_apart(A& allocator, const std::set<const void*>& long_lived_blocks) 
 template <typename Recipe>
 class own_groups : public testing::Test {};
 using recipes =
-    testing::Types<pytorch<>, pytorch_family::expandable, stitched, cuda_async, paddle_family::auto_growth>;
+    types_by_day<2, pytorch<>, stitched, pytorch_family::expandable, cuda_async, paddle_family::auto_growth>;
 TYPED_TEST_SUITE(own_groups, recipes);
 
 template <typename A>

@@ -31,6 +31,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../../types_by_day.hpp"
 #include "operations.hpp"
 
 namespace {
@@ -378,7 +379,7 @@ TEST(quarantine_program, under_a_quota) {
 template <typename Recipe>
 class quarantined : public testing::Test {};
 using recipes =
-    testing::Types<pytorch<>, pytorch_family::expandable, stitched, torch_npu<>, npu_ranges, cuda_async>;
+    types_by_day<3, pytorch<>, stitched, cuda_async, pytorch_family::expandable, torch_npu<>, npu_ranges>;
 TYPED_TEST_SUITE(quarantined, recipes);
 
 TYPED_TEST(quarantined, a_live_block_is_reported_and_withheld_once_freed) {

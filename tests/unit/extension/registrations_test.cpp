@@ -21,6 +21,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../../types_by_day.hpp"
 #include "operations.hpp"
 
 namespace {
@@ -348,7 +349,7 @@ TEST(registered_memory, stays_in_segments_of_all_streams) { run<cuda_async>({.se
 template <typename Recipe>
 class registered_block : public testing::Test {};
 using recipes =
-    testing::Types<pytorch<>, pytorch_family::expandable, stitched, cuda_async, paddle_family::auto_growth>;
+    types_by_day<3, pytorch<>, stitched, cuda_async, pytorch_family::expandable, paddle_family::auto_growth>;
 TYPED_TEST_SUITE(registered_block, recipes);
 
 TYPED_TEST(registered_block, serves_again_at_its_address) {

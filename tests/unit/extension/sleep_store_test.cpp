@@ -24,6 +24,7 @@
 #include <tessera/provider/host_file.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
+#include "../../types_by_day.hpp"
 #include "extensions.hpp"
 
 namespace {
@@ -121,9 +122,9 @@ struct kept {
   using store = Store;
 };
 using expandable = recipe::pytorch<"expandable_segments:True">;
-using cases = testing::Types<kept<expandable, false, failing_file>, kept<expandable, true, failing_file>,
-                             kept<stitched, true, failing_file>, kept<expandable, false, failing_memory>,
-                             kept<stitched, true, failing_memory>>;
+using cases = types_by_day<2, kept<expandable, false, failing_file>, kept<stitched, true, failing_memory>,
+                           kept<expandable, true, failing_file>, kept<stitched, true, failing_file>,
+                           kept<expandable, false, failing_memory>>;
 TYPED_TEST_SUITE(kept_contents, cases);
 
 TYPED_TEST(kept_contents, survive_a_failure_of_each_call) {

@@ -22,6 +22,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../../types_by_day.hpp"
 #include "../plan/recorded_steps.hpp"
 
 namespace {
@@ -136,7 +137,7 @@ void run_random_program(Pool& memory, machine& of, std::uint64_t seed) {
 
 template <typename Recipe>
 class list_chunks_of : public testing::Test {};
-using recipes = testing::Types<pytorch_family::expandable, stitched, paddle_family::virtual_memory>;
+using recipes = types_by_day<2, pytorch_family::expandable, stitched, paddle_family::virtual_memory>;
 TYPED_TEST_SUITE(list_chunks_of, recipes);
 
 TYPED_TEST(list_chunks_of, any_part_of_a_block_are_those_that_were_mapped) {

@@ -15,6 +15,7 @@
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../../types_by_day.hpp"
 #include "../oom.hpp"
 
 // Random programs make every shipped recipe fail. Each report must agree with the allocator. No hint names
@@ -127,15 +128,15 @@ std::string fault_of(const oom_report& report, Allocator& pool) {
 template <typename Recipe>
 class advice : public testing::Test {};
 using recipes =
-    testing::Types<pytorch<>, pytorch_family::expandable, cuda_async, torch_npu_family::native,
-                   torch_npu_family::expandable, paddle_family::auto_growth, paddle_family::naive_best_fit,
-                   pinned, torch_npu_family::pinned_expandable, pinned_packed, stitched, power_of_two,
-                   passthrough, pytorch<"max_split_size_mb:32,garbage_collection_threshold:0.6">,
-                   pytorch<"roundup_power2_divisions:4">, torch_npu<"page_size:1g">,
-                   with<pytorch<>, recover_never>, with<pytorch<>, recover_by_emptying_cache<true>>,
-                   with<pytorch<>, grow_by_segments<2_MiB, 20_MiB, 10_MiB, memory_limit(percent(50))>>,
-                   with<cuda_async, reuse_across_streams<true, false, false>>,
-                   with<pytorch_family::expandable, recover_never>>;
+    types_by_day<4, pytorch<>, stitched, cuda_async, pinned_packed, pytorch_family::expandable,
+                 torch_npu_family::native, torch_npu_family::expandable, paddle_family::auto_growth,
+                 paddle_family::naive_best_fit, pinned, torch_npu_family::pinned_expandable, power_of_two,
+                 passthrough, pytorch<"max_split_size_mb:32,garbage_collection_threshold:0.6">,
+                 pytorch<"roundup_power2_divisions:4">, torch_npu<"page_size:1g">,
+                 with<pytorch<>, recover_never>, with<pytorch<>, recover_by_emptying_cache<true>>,
+                 with<pytorch<>, grow_by_segments<2_MiB, 20_MiB, 10_MiB, memory_limit(percent(50))>>,
+                 with<cuda_async, reuse_across_streams<true, false, false>>,
+                 with<pytorch_family::expandable, recover_never>>;
 TYPED_TEST_SUITE(advice, recipes);
 
 TYPED_TEST(advice, suggests_only_changes_and_fits_twelve_lines) {

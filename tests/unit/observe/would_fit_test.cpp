@@ -21,6 +21,8 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../../types_by_day.hpp"
+
 namespace {
 
 using namespace tessera;
@@ -184,10 +186,11 @@ struct would_fit_in : testing::Test {
     return result;
   }
 };
-using recipes = testing::Types<recipe::pytorch<>, recipe::pytorch<"expandable_segments:True">,
-                               recipe::pytorch<"max_split_size_mb:40,garbage_collection_threshold:0.6">,
-                               recipe::stitched, recipe::cuda_async, recipe::power_of_two, recipe::paddle<>,
-                               recipe::pytorch_2_14<>, recipe::symmetric<recipe::pytorch<>>>;
+using recipes =
+    types_by_day<4, recipe::pytorch<>,
+                 recipe::pytorch<"max_split_size_mb:40,garbage_collection_threshold:0.6">, recipe::stitched,
+                 recipe::cuda_async, recipe::pytorch<"expandable_segments:True">, recipe::power_of_two,
+                 recipe::paddle<>, recipe::pytorch_2_14<>, recipe::symmetric<recipe::pytorch<>>>;
 TYPED_TEST_SUITE(would_fit_in, recipes, );
 
 TYPED_TEST(would_fit_in, foresees_what_the_requests_do) {
@@ -211,9 +214,10 @@ using fails_fast = recipe::pytorch<
 template <typename Recipe>
 using would_fit_with_pools = would_fit_in<Recipe>;
 using recipes_with_pools =
-    testing::Types<recipe::pytorch<>, fails_fast, recipe::with<recipe::pytorch<>, policy::recover_never>,
-                   recipe::passthrough, recipe::pytorch<"expandable_segments:True">, recipe::stitched,
-                   recipe::cuda_async, recipe::power_of_two, recipe::paddle<>, recipe::pytorch_2_14<>>;
+    types_by_day<3, recipe::pytorch<>, fails_fast, recipe::stitched,
+                 recipe::with<recipe::pytorch<>, policy::recover_never>, recipe::passthrough,
+                 recipe::pytorch<"expandable_segments:True">, recipe::cuda_async, recipe::power_of_two,
+                 recipe::paddle<>, recipe::pytorch_2_14<>>;
 TYPED_TEST_SUITE(would_fit_with_pools, recipes_with_pools, );
 
 TYPED_TEST(would_fit_with_pools, foresees_what_recovery_releases_of_other_pools) {

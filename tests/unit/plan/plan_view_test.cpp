@@ -30,6 +30,7 @@
 #include <tessera/trace/captured.hpp>
 
 #include "../../conformance/planned_model.hpp"
+#include "../../types_by_day.hpp"
 #include "recorded_steps.hpp"
 
 namespace {
@@ -86,11 +87,11 @@ class plan_view : public testing::Test {
   }
 };
 using plain = caching_allocator<pytorch<>, device_ref>;
-using pools = testing::Types<planned<plain>, planned<caching_allocator<stitched, device_ref>>,
-                             planned<caching_allocator<pytorch<>, segments>>, planned<locked<plain>>,
-                             planned<per_stream<plain>>, tagged<planned<locked<plain>>>,
-                             waiting<planned<locked<plain>>>, thread_checked<planned<tagged<plain>>>,
-                             trace::captured<tagged<planned<plain>>>>;
+using pools = types_by_day<3, planned<plain>, planned<locked<plain>>, tagged<planned<locked<plain>>>,
+                           planned<caching_allocator<stitched, device_ref>>,
+                           planned<caching_allocator<pytorch<>, segments>>, planned<per_stream<plain>>,
+                           waiting<planned<locked<plain>>>, thread_checked<planned<tagged<plain>>>,
+                           trace::captured<tagged<planned<plain>>>>;
 TYPED_TEST_SUITE(plan_view, pools);
 
 TYPED_TEST(plan_view, lists_live_blocks) {

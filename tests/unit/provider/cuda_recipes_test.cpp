@@ -16,6 +16,7 @@
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../../types_by_day.hpp"
 #include "fake_cuda.hpp"
 
 namespace {
@@ -84,7 +85,7 @@ void run(const std::vector<operation>& program, Pool& pool, const fake_cuda& cud
 
 template <typename Recipe>
 class cuda_recipes : public with_fake_cuda {};
-using recipes = testing::Types<pytorch<>, pytorch_family::expandable, stitched, cuda_async, passthrough>;
+using recipes = types_by_day<3, pytorch<>, stitched, cuda_async, pytorch_family::expandable, passthrough>;
 TYPED_TEST_SUITE(cuda_recipes, recipes);
 
 TYPED_TEST(cuda_recipes, serve) {

@@ -35,6 +35,7 @@
 #include <tessera/trace/recording.hpp>
 
 #include "../../replay/recording_lines.hpp"
+#include "../../types_by_day.hpp"
 #include "../interop/host_pools.hpp"
 
 namespace {
@@ -181,9 +182,9 @@ class random_program {
 
 template <typename Inner>
 struct captured_over : testing::Test {};
-using kinds = testing::Types<plain, ranges, tight, caching_allocator<stitched, simulated_device>,
-                             caching_allocator<cuda_async, simulated_device>, shared, streamed,
-                             thread_checked<plain>, waiting<shared>, tagged<plain>, captured<plain>>;
+using kinds = types_by_day<5, plain, caching_allocator<stitched, simulated_device>, shared,
+                           caching_allocator<cuda_async, simulated_device>, ranges, tight, streamed,
+                           thread_checked<plain>, waiting<shared>, tagged<plain>, captured<plain>>;
 TYPED_TEST_SUITE(captured_over, kinds);
 
 TYPED_TEST(captured_over, records_a_program_that_replays_with_the_same_statistics) {

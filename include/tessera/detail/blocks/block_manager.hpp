@@ -856,7 +856,9 @@ class block_manager {
       make_free(freed);
     }
   }
-  [[gnu::noinline]] void make_free_and_report(block& freed) noexcept {
+  [[gnu::noinline]] void make_free_and_report(block& freed) noexcept
+    requires(extensions_type::watches_frees)
+  {
     const std::uintptr_t address = freed.address;
     const std::size_t size = freed.size;
     block& into = may_coalesce(*freed.prev, freed)   ? *freed.prev
