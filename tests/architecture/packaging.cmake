@@ -23,7 +23,7 @@ endif()
 function(expect_files name installed with_tool)
   file(GLOB_RECURSE expected RELATIVE ${ROOT} ${ROOT}/include/tessera/*.hpp)
   list(APPEND expected share/tessera/tessera-config.cmake share/tessera/tessera-targets.cmake
-       share/tessera/tessera-config-version.cmake share/tessera/tessera_single.hpp share/pkgconfig/tessera.pc ${ARGN})
+       share/tessera/tessera-config-version.cmake share/tessera/tessera-instantiate.cmake share/tessera/tessera_single.hpp share/pkgconfig/tessera.pc ${ARGN})
   if(with_tool)
     list(APPEND expected share/man/man1/tessera-replay.1)
   endif()

@@ -26,7 +26,7 @@ endif()
 # the options of pkg-config.
 if(WAY STREQUAL find_package)
   file(GLOB_RECURSE expected RELATIVE ${TESSERA} ${TESSERA}/include/tessera/*.hpp)
-  foreach(name IN ITEMS tessera-add-tool tessera-config tessera-config-version tessera-targets)
+  foreach(name IN ITEMS tessera-add-tool tessera-config tessera-config-version tessera-instantiate tessera-targets)
     list(APPEND expected share/tessera/${name}.cmake)
   endforeach()
   list(APPEND expected share/pkgconfig/tessera.pc share/tessera/tessera_single.hpp)

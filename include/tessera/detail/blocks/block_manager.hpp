@@ -851,22 +851,20 @@ class block_manager {
     report(action::free_completed, freed.address, freed.request.bytes, freed.size, *freed.list);
     mark_free_after_submitted(freed);
     if constexpr (extensions_type::watches_frees) {
-      make_free_and_report(freed);
+      make_free_and_report(freed, extensions());
     } else {
       make_free(freed);
     }
   }
-  [[gnu::noinline]] void make_free_and_report(block& freed) noexcept
-    requires(extensions_type::watches_frees)
-  {
+  [[gnu::noinline]] void make_free_and_report(block& freed, auto& to) noexcept {
     const std::uintptr_t address = freed.address;
     const std::size_t size = freed.size;
     block& into = may_coalesce(*freed.prev, freed)   ? *freed.prev
                   : may_coalesce(*freed.next, freed) ? *freed.next
                                                      : freed;
     make_free(freed);
-    extensions().on_free(into, address - into.address, size);
-    extensions().on_freed(into);
+    to.on_free(into, address - into.address, size);
+    to.on_freed(into);
   }
   /// Adds to the bytes that the device is being asked for.
   void note_in_flight([[maybe_unused]] group& in, std::int64_t more) noexcept {
