@@ -31,11 +31,14 @@ INSTANTIATED_ALLOCATOR(recipe::pytorch<"expandable_segments:True">, provider::si
 INSTANTIATED_ALLOCATOR(recipe::stitched, provider::simulated_device);
 INSTANTIATED_ALLOCATOR(recipe::cuda_async, provider::simulated_device);
 INSTANTIATED_ALLOCATOR(recipe::pytorch<>, provider::simulated_device, extension::private_pools);
+INSTANTIATED_ALLOCATOR(recipe::pinned_packed, provider::host_pinned);
+#if !defined(__clang__) || \
+    __clang_major__ >= 16  // older ones instantiate constructors whose constraints are not met
 INSTANTIATED_ALLOCATOR(recipe::pytorch<>, detail::locked_device);
 INSTANTIATED_ALLOCATOR(recipe::pytorch<"expandable_segments:True">, detail::locked_device);
 INSTANTIATED_ALLOCATOR(recipe::stitched, detail::locked_device);
 INSTANTIATED_ALLOCATOR(recipe::pytorch<>, detail::arena_of_device);
-INSTANTIATED_ALLOCATOR(recipe::pinned_packed, provider::host_pinned);
+#endif
 INSTANTIATED template class concurrent::locked<
     caching_allocator<recipe::pytorch<>, provider::simulated_device>>;
 INSTANTIATED template class concurrent::per_stream<
