@@ -47,19 +47,24 @@ constexpr void for_each_shipped(F f) {
   f(named<torch_npu_native>{"torch_npu_native"});
 }
 
-/// Calls f(named<Recipe>) for recipes that differ in mechanism: segments, ranges, stitching, and reuse across streams. The
-/// nightly script sets TESSERA_ALL_TYPES; then it calls f for every recipe.
+/// Whether a recipe is tested by day: those that differ in mechanism, as segments, ranges, stitching, and reuse across streams.
+/// The nightly script sets TESSERA_ALL_TYPES, and then every recipe is.
+#ifdef TESSERA_ALL_TYPES
+template <typename Recipe>
+inline constexpr bool runs_by_day = true;
+#else
+template <typename Recipe>
+inline constexpr bool runs_by_day =
+    tessera::detail::is_one_of<Recipe, tessera::recipe::pytorch_native, tessera::recipe::pytorch_expandable,
+                               tessera::recipe::stitched, tessera::recipe::cuda_async>;
+#endif
+
+/// Calls f(named<Recipe>) for the recipes that are tested by day.
 template <typename F>
 constexpr void for_each_by_day(F f) {
-  using namespace tessera;
-#ifdef TESSERA_ALL_TYPES
-  for_each_shipped(f);
-#else
-  f(named<pytorch_native>{"pytorch_native"});
-  f(named<pytorch_expandable>{"pytorch_expandable"});
-  f(named<stitched>{"stitched"});
-  f(named<cuda_async>{"cuda_async"});
-#endif
+  for_each_shipped([&f]<typename Recipe>(named<Recipe> r) {
+    if constexpr (runs_by_day<Recipe>) f(r);
+  });
 }
 
 }  // namespace conformance
