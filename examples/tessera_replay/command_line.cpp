@@ -21,7 +21,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/provider/bank_policy.hpp>
-#include <tessera/tool/main.hpp>
+#include <tessera/tool/recipe_entry.hpp>
 #include <tessera/version.hpp>
 
 #include "commands.hpp"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/plan/planned.hpp>
+#include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/recording.hpp>
 
@@ -22,7 +22,7 @@
 #include "plan.hpp"
 #include "recipes.hpp"
 #include "terminal.hpp"
-#include "verify.hpp"
+#include "verification.hpp"
 
 namespace {
 

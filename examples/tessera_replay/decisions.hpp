@@ -12,7 +12,7 @@
 
 #include <tessera/core/types.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/tool/any_recipe.hpp>
+#include <tessera/tool/recipe_entry.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
 

@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/plan/planned.hpp>
+#include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/recording.hpp>
 

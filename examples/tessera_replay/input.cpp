@@ -15,6 +15,7 @@
 #include <tessera/trace/recording.hpp>
 #include "lifetimes.hpp"
 #include "read_snapshot.hpp"
+#include "recorded_conf.hpp"
 #include "snapshot_recording.hpp"
 
 namespace {
@@ -59,7 +60,7 @@ std::optional<input_error> add_facts(replay::run_trace& to, const tessera::obser
                                      std::size_t device) {
   if (auto refused = replay::check_allocator(source, device)) return refused;
   to.device = device;
-  if (!source.trace_of(device).empty()) to.verified = replay::verifier(source, device).run();
+  if (!source.trace_of(device).empty()) to.verified = replay::verify_device(source, device);
   const std::string& from = source.configured.recipe;
   std::string recipe = "pytorch";
   if (!from.empty() && !from.starts_with("tessera::recipe::pytorch")) recipe = recipe_named(from);

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <tessera/plan/check_plan.hpp>
-#include <tessera/plan/planned.hpp>
+#include <tessera/plan/memory_plan.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "capacity.hpp"

@@ -23,7 +23,7 @@
 #include "ranks.hpp"
 #include "recipes.hpp"
 #include "snapshot_recording.hpp"
-#include "verify.hpp"
+#include "verification.hpp"
 
 namespace {
 

@@ -8,6 +8,7 @@
 
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
+#include <tessera/tool/any_recipe.hpp>
 
 #include "recipes.hpp"
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include <tessera/tool/any_recipe.hpp>
+#include <tessera/tool/recipe_entry.hpp>
 
 /// The recipes that the command line can name.
 namespace replay {

@@ -22,6 +22,7 @@
 #include <tessera/trace/recording.hpp>
 
 #include "restoring.hpp"
+#include "verification.hpp"
 
 namespace replay {
 
@@ -42,11 +43,6 @@ class recorded_device {
   };
   static constexpr bool map_grants_access = true;
   static constexpr bool unmap_wants_size = true;
-
-  /// The number of successful device calls.
-  struct counts {
-    std::size_t acquire = 0, release = 0, create = 0, destroy = 0, map = 0, unmap = 0;
-  };
 
   /// Adds a segment that was acquired before.
   void hold(segment given) { held_[given.address] = given.bytes; }
@@ -124,7 +120,7 @@ class recorded_device {
 
   /// The number of acquired segments that the recorded device did not return.
   [[nodiscard]] std::size_t strays() const noexcept { return strays_; }
-  [[nodiscard]] const counts& calls() const noexcept { return counts_; }
+  [[nodiscard]] const device_calls& calls() const noexcept { return counts_; }
   void forget_calls() noexcept { counts_ = {}; }
 
  private:
@@ -156,7 +152,7 @@ class recorded_device {
   std::size_t left_ = unlimited;
   std::size_t there_ = 0, here_ = 0;  // bytes mapped on the recorded device and here
   std::set<std::uint64_t> borders_;
-  counts counts_;
+  device_calls counts_;
 };
 static_assert(provider::event_provider<recorded_device>);
 static_assert(provider::virtual_memory_provider<recorded_device>);

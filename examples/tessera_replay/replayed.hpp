@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/tool/simulated_allocator.hpp>
+#include <tessera/tool/simulated.hpp>
 
 namespace replay {
 

@@ -14,7 +14,7 @@
 #include <tessera/core/types.hpp>
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/tool/any_recipe.hpp>
+#include <tessera/tool/recipe_entry.hpp>
 #include <tessera/tool/simulated_allocator.hpp>
 #include <tessera/trace/recording.hpp>
 

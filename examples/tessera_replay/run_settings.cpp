@@ -13,9 +13,9 @@
 #include <tessera/observe/snapshot.hpp>
 
 #include "numbers.hpp"
+#include "recorded_conf.hpp"
 #include "snapshot_recording.hpp"
 #include "terminal.hpp"
-#include "verify.hpp"
 
 namespace {
 

@@ -11,6 +11,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/tool/any_recipe.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "capacity.hpp"

@@ -115,6 +115,11 @@ std::vector<std::size_t> devices_of(const tessera::observe::snapshot& source) {
 
 }  // namespace
 
+replay::read_result<verification> replay::verify_device(const tessera::observe::snapshot& source,
+                                                        std::size_t device) {
+  return verifier(source, device).run();
+}
+
 int replay::commands::verify(const arguments& args) {
   json_list list(args.json);
   int code = done;
@@ -137,7 +142,7 @@ int replay::commands::verify(const arguments& args) {
     }
     if (there.empty()) refuse(file + ": holds neither segments nor a history");
     for (const std::size_t device : std::get<std::vector<std::size_t>>(devices)) {
-      const auto outcome = replay::verifier(source, device).run();
+      const auto outcome = replay::verify_device(source, device);
       if (const auto* error = std::get_if<input_error>(&outcome)) {
         refuse(error->text());
         continue;

@@ -23,70 +23,17 @@
 #include <tessera/trace/recording.hpp>
 
 #include "files.hpp"
+#include "recorded_conf.hpp"
 #include "recorded_pool.hpp"
 #include "recorded_ranges.hpp"
 #include "start_state.hpp"
 #include "text.hpp"
+#include "verification.hpp"
 
 namespace replay {
 
 using namespace tessera;
 using namespace tessera::trace;
-
-/// The comparison of a PyTorch recipe with a recorded device; sizes in bytes.
-struct verification {
-  std::size_t device = 0;
-  const char* rules =
-      "2.6";  ///< the PyTorch release whose rules match best: 2.6 is pytorch, 2.14 is pytorch_2_14
-  std::size_t allocations = 0;
-  std::size_t same_address = 0;
-  std::size_t first_other_address = 0;  ///< the first allocation at another address, from 0
-  std::size_t other_entry = 0;          ///< the entry of the history of that allocation, from 0
-  std::uint64_t other_expected = 0;     ///< its address on the recorded device
-  std::uint64_t other_given = 0;        ///< its address in the replay; 0 if that has no memory for it
-  bool tried_2_14 = false;              ///< whether the rules of 2.14 were tried, too
-  std::size_t segments = 0;             ///< acquired by the recorded device
-  std::size_t maps = 0;                 ///< map calls of the recorded device
-  std::string first_other_segment;      ///< the first difference in acquired memory; empty if there is none
-  std::size_t peak_recorded = 0;        ///< peak reserved of the recorded device
-  std::size_t peak_here = 0;
-  std::size_t cached_at_start = 0;  ///< reserved bytes outside live blocks
-  std::size_t cached_at_end = 0;    ///< likewise, of the replay at its end
-  recorded_device::counts calls{};  ///< of the replay
-  /// The range size that would explain the first difference; 0 if none would.
-  std::size_t range_limit = 0;
-
-  [[nodiscard]] bool agrees() const noexcept {
-    return same_address == allocations && first_other_segment.empty() && peak_recorded == peak_here;
-  }
-  /// The first allocation at another address, or the number of allocations if there is none.
-  [[nodiscard]] std::size_t first_difference() const noexcept {
-    return same_address == allocations ? allocations : first_other_address;
-  }
-  /// Whether the history holds an allocation to compare.
-  [[nodiscard]] bool has_compared() const noexcept { return allocations != 0; }
-};
-
-/// The settings of a snapshot that affect decisions.
-[[nodiscard]] inline config::pytorch::settings settings_of(const observe::snapshot& source) {
-  const observe::snapshot::settings& s = source.configured;
-  config::pytorch::settings found;
-  const auto conf = config::parse<config::pytorch>(s.conf);
-  if (const auto* parsed = std::get_if<config::pytorch::settings>(&conf)) found = *parsed;
-  found.max_split_size = s.max_split_size;
-  found.expandable_segments = s.expandable_segments;
-  std::copy(std::begin(s.roundup_power2_divisions), std::end(s.roundup_power2_divisions),
-            std::begin(found.roundup.in_slot));
-  return found;
-}
-
-/// Rejects snapshots that were recorded while the driver decided, not PyTorch.
-[[nodiscard]] inline std::optional<input_error> check_allocator(const observe::snapshot& source,
-                                                                std::size_t device) {
-  if (!settings_of(source).async_backend) return {};
-  return input_error{source.name + ": device " + std::to_string(device),
-                     "was recorded under backend:cudaMallocAsync, where the driver decides, not PyTorch"};
-}
 
 /// Replays one device's history through the pytorch recipe under the recorded settings, and if they differ,
 /// through pytorch_2_14. Frees take effect when they completed, and memory is released when the device
@@ -327,7 +274,7 @@ class recorded_replay {
     for (auto& [id, one] : pools_) {
       compare_memory(one);
       one.visit([&](auto& all) {
-        const recorded_device::counts& made = all.provider().calls();
+        const device_calls& made = all.provider().calls();
         result_.calls.acquire += made.acquire;
         result_.calls.release += made.release;
         result_.calls.create += made.create;

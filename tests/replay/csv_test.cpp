@@ -20,6 +20,7 @@
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/recipe/pytorch_family.hpp>
+#include <tessera/tool/any_recipe.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
 #include "tessera_replay/decisions.hpp"

@@ -12,6 +12,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/recipe/pytorch_family.hpp>
+#include <tessera/tool/any_recipe.hpp>
 #include <tessera/trace/csv.hpp>
 #include "tessera_replay/decisions.hpp"
 #include "tessera_replay/lifetimes.hpp"

@@ -14,6 +14,7 @@
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
+#include <tessera/tool/any_recipe.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
 #include "tessera_replay/files.hpp"

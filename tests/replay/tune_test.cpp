@@ -15,6 +15,7 @@
 #include <tessera/law/policy_laws.hpp>
 #include <tessera/policy/chunks.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/tool/any_recipe.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
 #include "tessera_replay/lifetimes.hpp"

@@ -17,9 +17,10 @@
 #include <tessera/recipe/recipe.hpp>
 #include <tessera/recipe/with.hpp>
 #include <tessera/tool/composition.hpp>
-#include <tessera/tool/simulated_allocator.hpp>
+#include <tessera/tool/recipe_entry.hpp>
+#include <tessera/tool/simulated.hpp>
 
-/// Recipes of any type, by name. The verbs of the tool know recipes only through this header.
+/// Makes recipes for the tool. The sources that compile recipes include this header.
 
 namespace tessera::inline v0_1::tool {
 
@@ -38,87 +39,29 @@ struct alternatives {};
 
 namespace tessera::inline v0_1::tool::detail {
 
-/// A recipe under settings, of any type.
-class any_recipe {
- public:
-  template <typename Recipe>
-  [[nodiscard]] static any_recipe of(const recipe::policies<Recipe>& settings) {
-    return {std::make_shared<const recipe::policies<Recipe>>(settings), calls_of<Recipe>};
-  }
-
-  [[nodiscard]] simulated_allocator make(provider::simulated_device device,
-                                         const made_with& with = {}) const {
-    return calls_->make(settings_.get(), std::move(device), with);
-  }
-  /// Whether it maps memory into ranges, so that it can sleep.
-  [[nodiscard]] bool has_ranges() const noexcept { return calls_->has_ranges; }
-  /// The recipe as a composition, for tune. Nothing if axis_out_of_search() names an axis.
-  [[nodiscard]] std::optional<composition> composed() const { return calls_->composed(settings_.get()); }
-  /// The first axis whose policy cannot be chosen at run time, or null.
-  [[nodiscard]] const char* axis_out_of_search() const noexcept { return calls_->axis_out_of_search; }
-  /// The type, as snapshots name it.
-  [[nodiscard]] std::string type_name() const { return calls_->type_name(); }
-  /// Whether both are of the same type, with the same settings.
-  bool operator==(const any_recipe& other) const {
-    return calls_ == other.calls_ && calls_->is_equal(settings_.get(), other.settings_.get());
-  }
-
- private:
-  struct calls {
-    simulated_allocator (*make)(const void*, provider::simulated_device, const made_with&);
-    std::optional<composition> (*composed)(const void*);
-    bool (*is_equal)(const void*, const void*);
-    std::string (*type_name)();
-    bool has_ranges;
-    const char* axis_out_of_search;
-  };
-  template <typename Recipe>
-  [[nodiscard]] static const recipe::policies<Recipe>& to(const void* settings) noexcept {
-    return *static_cast<const recipe::policies<Recipe>*>(settings);
-  }
-  template <typename Recipe>
-  static constexpr calls calls_of = {
-      [](const void* settings, provider::simulated_device device, const made_with& with) {
-        return simulated_allocator::make<Recipe>(std::move(device), to<Recipe>(settings), with);
-      },
-      []([[maybe_unused]] const void* settings) -> std::optional<composition> {
-        if constexpr (detail::axis_out_of_search<Recipe>() == nullptr) {
-          return composition_of<Recipe>(to<Recipe>(settings));
-        } else {
-          return {};
-        }
-      },
-      [](const void* a, const void* b) { return to<Recipe>(a) == to<Recipe>(b); },
-      [] { return tessera::detail::recipe_name<Recipe>(); },
-      Recipe::growth::backend::has_ranges,
-      detail::axis_out_of_search<Recipe>()};
-
-  any_recipe(std::shared_ptr<const void> settings, const calls& made) noexcept
-      : settings_(std::move(settings)), calls_(&made) {}
-
-  std::shared_ptr<const void> settings_;
-  const calls* calls_;
-};
-
-/// A recipe, or the text of an error.
-using recipe_or_error = std::variant<any_recipe, std::string>;
-
-/// What limits the memory that a recipe may reserve, beside the device.
-struct memory_limits {
-  std::optional<double> fraction{};  ///< of the device, as set_per_process_memory_fraction takes it
-  std::size_t bytes = unlimited;
-};
-
-/// A recipe that the command line can name.
-struct recipe_entry {
-  std::string name;
-  /// Makes the recipe under a configuration string and limits.
-  recipe_or_error (*configure)(const recipe_entry&, const std::string& conf, const memory_limits&);
-  const char* before = "";                        ///< settings that come before the configuration string
-  bool is_compared = false;                       ///< compare shows it unless recipes are named
-  bool is_own = false;                            ///< of the program that calls run<>
-  void (*add_policies)(own_policies&) = nullptr;  ///< adds what tune tries
-};
+template <typename Recipe>
+consteval any_recipe::calls any_recipe::make_calls() {
+  using policies = recipe::policies<Recipe>;
+  return {[](const void* settings, provider::simulated_device device, const made_with& with) {
+            return simulated_allocator::make<Recipe>(std::move(device), to_policy<policies>(settings), with);
+          },
+          []([[maybe_unused]] const void* settings) -> std::optional<composition> {
+            if constexpr (detail::axis_out_of_search<Recipe>() == nullptr) {
+              return composition_of<Recipe>(to_policy<policies>(settings));
+            } else {
+              return {};
+            }
+          },
+          [](const void* a, const void* b) { return to_policy<policies>(a) == to_policy<policies>(b); },
+          [] { return tessera::detail::recipe_name<Recipe>(); },
+          Recipe::growth::backend::has_ranges,
+          detail::axis_out_of_search<Recipe>()};
+}
+template <typename Recipe>
+any_recipe any_recipe::of(const recipe::policies<Recipe>& settings) {
+  return {std::make_shared<const recipe::policies<Recipe>>(settings), calls_of<Recipe>};
+}
+inline std::optional<composition> any_recipe::composed() const { return calls_->composed(settings_.get()); }
 
 /// Sets limits in policies.
 ///   Returns:  the text of an error, or an empty one

@@ -21,10 +21,6 @@ struct named;
 
 namespace tessera::inline v0_1::tool::detail {
 
-/// Runs the command line of tessera-replay with further recipes. The library tessera::tool defines it.
-///   Returns:  the exit code
-int run_with(int count, char** words, std::vector<recipe_entry> own);
-
 template <typename Recipe>
 struct entry_for {
   [[nodiscard]] static recipe_entry make() { return make_as(name_of<Recipe>()); }

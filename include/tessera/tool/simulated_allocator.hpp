@@ -8,21 +8,16 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/caching_allocator.hpp>
 #include <tessera/core/types.hpp>
-#include <tessera/detail/extensions/extension_set.hpp>
-#include <tessera/extension/private_pools.hpp>
-#include <tessera/extension/sleep_mode.hpp>
-#include <tessera/observe/explain.hpp>
-#include <tessera/observe/inspect.hpp>
+#include <tessera/observe/oom_report.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/plan/planned.hpp>
+#include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/recipe.hpp>
 #include <tessera/trace/recording.hpp>
 
 /// An allocator over a simulated device, whose recipe is known only when the tool runs. So the tool is compiled once,
-/// and each recipe once.
+/// and each recipe once. The sources of verbs include this header and no allocator.
 
 namespace tessera::inline v0_1::tool::detail {
 
@@ -67,33 +62,6 @@ class any_observer {
   const calls* calls_;
 };
 
-/// An extension that reports events if an observer is given when the allocator is made. One allocator type then serves
-/// with and without one, so a recipe is compiled once.
-struct watched {
-  any_observer* to = nullptr;
-
-  template <typename Core>
-  class state : public tessera::detail::extension_defaults {
-   public:
-    state(typename Core::allocator&, const watched& from) noexcept : to_(from.to) {}
-    void on_event(const allocator_event& event) noexcept {
-      if (to_ != nullptr) [[unlikely]]
-        to_->on(event);
-    }
-    template <typename F>
-    void visit_observer(F& f) {
-      if (to_ != nullptr) f(*to_);
-    }
-
-   private:
-    any_observer* to_;
-  };
-  template <typename Allocator>
-  struct door {
-    explicit door(Allocator&) noexcept {}
-  };
-};
-
 /// The counters of an allocator of any recipe, of all pools together.
 struct totals {
   pool_statistics all{};
@@ -108,39 +76,20 @@ struct made_with {
   any_observer* observer = nullptr;  ///< receives the events, if not null; it outlives the allocator
 };
 
-/// An allocator over a simulated device that executes what recordings contain: private pools, and sleeps if the recipe
-/// maps memory into ranges.
-template <typename Recipe, typename... Extension>
-struct simulated {
-  using type = caching_allocator<Recipe, provider::simulated_device, extension::private_pools, Extension...>;
-};
-template <typename Recipe, typename... Extension>
-  requires(Recipe::growth::backend::has_ranges)
-struct simulated<Recipe, Extension...> {
-  using type = caching_allocator<Recipe, provider::simulated_device, extension::private_pools,
-                                 extension::sleep_mode, Extension...>;
-};
-
 /// Owns a simulated allocator of any recipe.
 ///
 /// It has what trace::replay and the commands need. A call costs one indirect call, with every recipe. An allocator with a
 /// plan has no explain and no take_snapshot.
 class simulated_allocator {
  public:
+  /// Makes one; simulated.hpp defines it.
   template <typename Recipe>
   [[nodiscard]] static simulated_allocator make(provider::simulated_device device,
                                                 const recipe::policies<Recipe>& settings,
-                                                const made_with& with) {
-    using allocator = typename simulated<Recipe, watched>::type;
-    const watched reports{with.observer};
-    if (with.plan == nullptr) return own(new allocator(std::move(device), settings, reports));
-    return own(new plan::planned<allocator>(*with.plan, std::move(device), settings, reports));
-  }
-  /// Takes an allocator that has further extensions.
+                                                const made_with& with);
+  /// Takes an allocator that has further extensions; simulated.hpp defines it.
   template <typename Allocator>
-  [[nodiscard]] static simulated_allocator own(Allocator* made) {
-    return {owned(made), made->provider(), calls_of<Allocator>};
-  }
+  [[nodiscard]] static simulated_allocator own(Allocator* made);
 
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     return calls_->try_allocate(owned_.get(), bytes, stream);
@@ -202,42 +151,7 @@ class simulated_allocator {
     return owner(made, [](void* p) { delete static_cast<T*>(p); });
   }
   template <typename Allocator>
-  [[nodiscard]] static consteval calls make_calls() {
-    using pools = trace::pool_operations<Allocator>;
-    calls made{
-        [](void* a, std::size_t bytes, stream_id s) noexcept {
-          return to<Allocator>(a).try_allocate(bytes, s);
-        },
-        [](void* a, void* p) noexcept { to<Allocator>(a).deallocate(p); },
-        [](void* a, void* p, stream_id s) noexcept { return to<Allocator>(a).try_record_stream(p, s); },
-        [](void* a, std::size_t keep) noexcept { to<Allocator>(a).trim(keep); },
-        []([[maybe_unused]] void* a, [[maybe_unused]] std::uint64_t key) noexcept {
-          if constexpr (requires { to<Allocator>(a).begin_step(key); }) to<Allocator>(a).begin_step(key);
-        },
-        [](const void* a) noexcept { return static_cast<const Allocator*>(a)->current_usage(); },
-        [](const void* a) {
-          const auto counted = static_cast<const Allocator*>(a)->statistics();
-          totals result{.all = counted.all, .num_alloc_retries = counted.num_alloc_retries};
-          if constexpr (requires { counted.by_plan; }) result.by_plan = counted.by_plan;
-          return result;
-        },
-        [](void* a) { return owned(new pools(to<Allocator>(a))); },
-        [](void* on, const trace::event& e) { return to<pools>(on).run(e); },
-        [](void* a, void* f, visitor visit) {
-          observe::for_each_block(to<Allocator>(a),
-                                  [=](const segment_view& s, const block_view& b) { visit(f, s, b); });
-        },
-        [](void* a, const void* p) noexcept { return observe::live_block_at(to<Allocator>(a), p); },
-        nullptr,
-        nullptr};
-    if constexpr (tessera::detail::is_caching_allocator<Allocator>) {
-      made.explain = [](void* a, std::size_t bytes, stream_id s) {
-        return observe::explain(to<Allocator>(a), bytes, s);
-      };
-      made.take_snapshot = [](void* a) { return observe::take_snapshot(to<Allocator>(a)); };
-    }
-    return made;
-  }
+  [[nodiscard]] static consteval calls make_calls();
   template <typename Allocator>
   static constexpr calls calls_of = make_calls<Allocator>();
 
