@@ -58,12 +58,14 @@ function(tessera_instantiate name)
   set(members "bool try_deallocate(void*)" "bool record_stream(void*, tessera::stream_id)"
               "bool try_record_stream(void*, tessera::stream_id)" "bool reuse_in_place(void*, std::size_t, tessera::stream_id)"
               "void evict_idle()" "tessera::usage current_usage() const" "std::size_t metadata_bytes() const"
-              "const char* audit() const" "tessera::out_of_memory make_out_of_memory(std::size_t, tessera::stream_id) const")
+              "const char* audit() const")
   set(inside "")
+  set(checks "")
   if(front STREQUAL "locked")
     set(guarded "tessera::detail::mutex_guarded<${arguments}, ${provider}>")
     set(inside "${guarded}::allocator")
-    list(APPEND members "void deallocate(void*)" "void deallocate(void*, std::size_t)" "void trim(std::size_t)")
+    list(APPEND members "void deallocate(void*)" "void deallocate(void*, std::size_t)" "void trim(std::size_t)"
+         "tessera::out_of_memory make_out_of_memory(std::size_t, tessera::stream_id) const")
     string(APPEND definitions "template class ${guarded};\n")
   elseif(front STREQUAL "per_stream")
     set(inside "tessera::detail::arena<${arguments}, ${provider}>")
@@ -76,6 +78,8 @@ function(tessera_instantiate name)
     endforeach()
   endif()
   if(front MATCHES "^(caching_allocator|locked|per_stream)$")
+    string(CONCAT checks "static_assert(std::default_initializable<${type}::provider_type>, \"tessera_instantiate(${name}): the provider needs a "
+                         "default constructor, because each member is compiled, also the constructor without arguments\");\n\n")
     string(APPEND definitions
            "template ${type}::${front}(${type}::provider_type, tessera::recipe::policies<${type}::recipe_type>);\n")
   endif()
@@ -87,7 +91,7 @@ function(tessera_instantiate name)
   set(made "// Made by tessera_instantiate of CMake.")
   file(CONFIGURE OUTPUT ${folder}/${name}.hpp @ONLY
        CONTENT "${made}\n#pragma once\n\n${includes}\n\n${alias}\n${declarations}")
-  file(CONFIGURE OUTPUT ${folder}/${name}.cpp @ONLY CONTENT "${made}\n#include <${name}.hpp>\n\n${definitions}")
+  file(CONFIGURE OUTPUT ${folder}/${name}.cpp @ONLY CONTENT "${made}\n#include <${name}.hpp>\n\n${checks}${definitions}")
   add_library(${name} STATIC ${folder}/${name}.cpp)
   target_include_directories(${name} PUBLIC ${folder})
   target_link_libraries(${name} PUBLIC tessera::tessera ${of_LINK})

@@ -6,7 +6,8 @@ file(GLOB guides RELATIVE ${ROOT} ${ROOT}/examples/*.md)
 set(pages README.md ${guides} include/tessera/README.md include/tessera/GLOSSARY.md include/tessera/NAMES.md .github/CONTRIBUTING.md)
 # The verbs and recipes of tessera-replay, recordings, names that an example defines, and words of other systems.
 set(others
-    check_uce_in_memory compare draw explain fit headroom plan ranks rank tool tune verify tessera_add_tool
+    check_uce_in_memory compare draw explain fit headroom plan ranks rank tool tune verify tessera_add_tool tessera_instantiate my_allocator
+    TYPE INCLUDE LINK NAMESPACE find_package target_include_directories
     gnn_sage gpt2_adamw resnet50_sgd paddle_auto_growth pytorch_expandable
     CUDAPluggableAllocator FetchContent MemPool OrtAllocator PYTORCH_CUDA_ALLOC_CONF PYTORCH_NPU_ALLOC_CONF
     ON SOURCE_DATE_EPOCH Status TESSERA_BUILD_EXAMPLES TESSERA_INSTALL add_subdirectory __FUNCSIG__ auto_growth backend cpack cv

@@ -23,12 +23,12 @@ if(NOT NM)
   message(STATUS "there is no nm, which would show what the objects hold")
   return()
 endif()
-# Sets `held` to the number of functions of allocators that are defined in an object or a library. The destructor of a locked is none:
-# the compiler makes it in each source, and it calls that of the part with the mutex.
+# Sets `held` to the number of functions of allocators that are defined in an object or a library, without those of the source itself.
+# The destructor of a locked does not count: the compiler makes it in each source, and it calls that of the part with the mutex.
 function(count_held object)
   execute_process(COMMAND ${NM} -C ${object} OUTPUT_VARIABLE symbols ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCHALL "[^\n]* [TWVu] [^\n(]*(caching_allocator|block_manager|mutex_guarded|per_stream|pending_frees)<[^\n]*" found "${symbols}")
-  list(FILTER found EXCLUDE REGEX "::~locked\\(\\)$")
+  list(FILTER found EXCLUDE REGEX "::~locked\\(\\)$| run_once<")
   list(LENGTH found count)
   set(held ${count} PARENT_SCOPE)
   set(first "" PARENT_SCOPE)
