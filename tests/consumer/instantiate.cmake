@@ -8,7 +8,7 @@ file(REMOVE_RECURSE ${SCRATCH})
 if(WAY STREQUAL find_package)
   run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/installed --component dev)
 endif()
-file(COPY ${CMAKE_CURRENT_LIST_DIR}/instantiate DESTINATION ${SCRATCH})
+file(COPY ${CMAKE_CURRENT_LIST_DIR}/instantiate ${CMAKE_CURRENT_LIST_DIR}/bring_tessera.cmake DESTINATION ${SCRATCH})
 set(configure ${CMAKE_COMMAND} -G ${GENERATOR} -D WAY=${WAY} -D TESSERA=${TESSERA} -D CMAKE_PREFIX_PATH=${SCRATCH}/installed
               -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_BUILD_TYPE= -D "CMAKE_CXX_FLAGS=-O0 -Wall -Wextra -Wpedantic -Werror")
 run(${configure} -S ${SCRATCH}/instantiate -B ${SCRATCH}/build)

@@ -1,0 +1,10 @@
+# Brings tessera::tessera into a project, in the way that WAY names.
+if(WAY STREQUAL find_package)
+  find_package(tessera 0.1 REQUIRED)
+elseif(WAY STREQUAL add_subdirectory)
+  add_subdirectory(${TESSERA} tessera)
+else()
+  include(FetchContent)
+  FetchContent_Declare(tessera SOURCE_DIR ${TESSERA})
+  FetchContent_MakeAvailable(tessera)
+endif()
