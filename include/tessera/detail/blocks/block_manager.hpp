@@ -14,6 +14,42 @@
 
 namespace tessera::inline v0_1::detail {
 
+/// The numbers among the settings of a block manager.
+struct manager_settings {
+  std::size_t pools;
+  bool uses_events;            // streams are recorded; frees wait for their events
+  bool waits_for_events;       // frees wait where they would poll
+  bool reuses_across_streams;  // free blocks may serve other streams
+  bool has_stream_order;       // earlier work of its own stream may still use a free block
+  free_order order;
+  bool counts_reuses;
+};
+
+/// Compile-time settings of a block manager. They name no recipe: allocators that differ in the numbers of their policies
+/// share the code of the manager and the backend.
+template <manager_settings Settings, typename Backend, typename Clock, typename CallClock,
+          typename Extensions, typename Group, typename Counters>
+struct manager_traits {
+  static constexpr std::size_t pools = Settings.pools;
+  static constexpr bool uses_events = Settings.uses_events;
+  static constexpr bool waits_for_events = Settings.waits_for_events;
+  static constexpr bool reuses_across_streams = Settings.reuses_across_streams;
+  static constexpr bool has_stream_order = Settings.has_stream_order;
+  /// Segments are ranges in which memory is mapped page by page.
+  static constexpr bool has_ranges = Backend::has_ranges;
+  /// A block may be split from the middle of a free block.
+  static constexpr bool places_blocks = Backend::places_blocks;
+  static constexpr free_order order = Settings.order;
+  /// The clock of ages, or pool_searches.
+  using clock = Clock;
+  /// The clock that measures calls of the device, or void.
+  using call_clock = CallClock;
+  static constexpr bool counts_reuses = Settings.counts_reuses;
+  using extensions = Extensions;
+  using group = Group;
+  using counters = Counters;
+};
+
 /// Keeps the blocks of one allocator: their neighbours, free lists, addresses, statistics and pending frees.
 /// It carries out the decisions of allocators and backends, and reports each change to the extensions. It
 /// decides nothing.
@@ -856,6 +892,7 @@ class block_manager {
       make_free(freed);
     }
   }
+  // A template, because an explicit instantiation compiles every member, and `to` lacks on_free if no extension watches frees.
   [[gnu::noinline]] void make_free_and_report(block& freed, auto& to) noexcept {
     const std::uintptr_t address = freed.address;
     const std::size_t size = freed.size;

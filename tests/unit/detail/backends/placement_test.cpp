@@ -17,7 +17,7 @@
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
-#include "../manager_traits.hpp"
+#include "../traits_of_tests.hpp"
 
 namespace {
 

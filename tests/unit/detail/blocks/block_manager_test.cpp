@@ -16,7 +16,7 @@
 #include <tessera/detail/policies/stream_sharing.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
-#include "../manager_traits.hpp"
+#include "../traits_of_tests.hpp"
 
 namespace {
 
