@@ -31,7 +31,7 @@ using conformance::any_device;
 using conformance::watched_device;
 using namespace conformance::plans;
 
-/// Every recipe of the library, and one over a provider of segments alone.
+/// The recipes that are tested by day, and one over a provider of segments alone.
 std::vector<composition> compositions() {
   std::vector<composition> all{
       composed<pytorch<>, planned<caching_allocator<pytorch<>, segments_only, extension::private_pools>>>(

@@ -11,6 +11,8 @@
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 
+#include "../types_by_day.hpp"
+
 namespace conformance {
 
 template <typename Recipe>
@@ -47,17 +49,12 @@ constexpr void for_each_shipped(F f) {
   f(named<torch_npu_native>{"torch_npu_native"});
 }
 
-/// Whether a recipe is tested by day: those that differ in mechanism, as segments, ranges, stitching, and reuse across streams.
-/// The nightly script sets TESSERA_ALL_TYPES, and then every recipe is.
-#ifdef TESSERA_ALL_TYPES
-template <typename Recipe>
-inline constexpr bool runs_by_day = true;
-#else
+/// Whether a recipe is tested by day, as those of types_by_day are.
 template <typename Recipe>
 inline constexpr bool runs_by_day =
+    tessera::runs_all_types ||
     tessera::detail::is_one_of<Recipe, tessera::recipe::pytorch_native, tessera::recipe::pytorch_expandable,
                                tessera::recipe::stitched, tessera::recipe::cuda_async>;
-#endif
 
 /// Calls f(named<Recipe>) for the recipes that are tested by day.
 template <typename F>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every recipe with a thread that polls events; all settings of pinned memory; cuda_mempool.
+// Each recipe that is tested by day with a thread that polls events; all settings of pinned memory; cuda_mempool.
 #include <cstddef>
 #include <map>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every recipe in `locked`, over provider adaptors and inside other front ends.
+// Each recipe that is tested by day in `locked`, over provider adaptors and inside other front ends.
 #include <chrono>
 #include <cstddef>
 #include <memory>

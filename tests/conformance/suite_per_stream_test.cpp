@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every recipe with an arena for each stream, and on one of several devices.
+// Each recipe that is tested by day with an arena for each stream, and on one of several devices.
 #include <string>
 #include <utility>
 #include <vector>

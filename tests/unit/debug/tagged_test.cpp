@@ -77,7 +77,6 @@ struct tagged_over : testing::Test {
 using kinds = types_by_day<3, tagged<plain>, tagged<shared>,
                            tagged<caching_allocator<packed_tightly, simulated_device>>,
                            tagged<caching_allocator<pytorch_family::expandable, simulated_device>>,
-
                            tagged<streamed>, tagged<guarded<caching_allocator<pinned_packed, host_pinned>>>,
                            tagged<leak_checked<shared>>, leak_checked<tagged<shared>>,
                            tagged<thread_checked<plain>>, tagged<waiting<shared>>, tagged<tagged<plain>>>;
