@@ -82,9 +82,6 @@ struct traces {
 /// Reads a trace file of any supported format. A file without allocations is an error, and a snapshot of another
 /// allocator than PyTorch's or tessera's.
 [[nodiscard]] read_result<traces> read_traces(const std::string& path, std::optional<std::size_t> device);
-/// Compares what a snapshot recorded of a device with replays, as `verifier` does.
-[[nodiscard]] read_result<verification> verify_device(const tessera::observe::snapshot& source,
-                                                      std::size_t device);
 /// Selects devices of a snapshot.
 [[nodiscard]] read_result<std::vector<std::size_t>> select_devices(const std::string& path,
                                                                    const std::vector<std::size_t>& there,

@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <string>
 
+#include <tessera/observe/snapshot.hpp>
+
+#include "files.hpp"
+
 namespace replay {
 
 /// The successful calls of a recorded device.
@@ -45,5 +49,9 @@ struct verification {
   /// Whether the history holds an allocation to compare.
   [[nodiscard]] bool has_compared() const noexcept { return allocations != 0; }
 };
+
+/// Compares what a snapshot recorded of a device with a replay. verify.cpp compiles the allocators of that replay.
+[[nodiscard]] read_result<verification> verify_device(const tessera::observe::snapshot& source,
+                                                      std::size_t device);
 
 }  // namespace replay
