@@ -8,7 +8,7 @@ set(may_include_config core config)
 set(may_include_policy core policy/eviction.hpp policy/growth.hpp policy/pages.hpp policy/streams.hpp
                        detail/backends/appending_backend.hpp detail/backends/backend.hpp
                        detail/backends/expandable_backend.hpp detail/backends/stitching_backend.hpp detail/policies/stream_sharing.hpp)
-set(may_include_provider core provider)
+set(may_include_provider core detail/containers/containers.hpp provider)
 set(may_include_detail core provider/provider.hpp provider/capabilities.hpp detail)
 set(may_include_recipe core policy provider/provider.hpp config recipe law/recipe_laws.hpp)
 set(may_include_law core policy provider recipe law detail/policies/ask_policies.hpp)

@@ -150,7 +150,8 @@ class host_import {
     return receive();
   }
 
-  static constexpr const char* no_exporter = "no exporter answers: it has ended, or the shareable is invalid";
+  /// An array, because its address is compared: each source may have its own copy of a literal.
+  static constexpr char no_exporter[] = "no exporter answers: it has ended, or the shareable is invalid";
   host_descriptor file;
   std::size_t bytes = 0;
   page_kind kind{};

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <map>
 #include <new>
+#include <type_traits>
 #include <utility>
 
 #include <tessera/core/error.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/provider/capabilities.hpp>
 
 namespace tessera::inline v0_1::detail {
@@ -19,66 +20,132 @@ inline constexpr const char* no_host_memory = "host memory for bookkeeping ran o
   return reinterpret_cast<void*>(address);
 }
 
+/// Keys of 64 bits in their order, each of an object that it does not own. It knows no type of objects, so that its code
+/// is compiled once for all maps.
+///   Cost:  logarithmic
+class ordered_index {
+ public:
+  struct node {
+    explicit node(std::uint64_t its_key) noexcept : key(its_key) {}
+    node* links[2]{};
+    std::uint64_t key;
+  };
+
+  ordered_index() = default;
+  ordered_index(ordered_index&& other) noexcept
+      : root_(std::exchange(other.root_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  ordered_index& operator=(ordered_index&& other) noexcept {
+    std::swap(root_, other.root_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+
+  ///   Requires:  no node has its key
+  [[gnu::noinline]] void insert(node& added) noexcept {
+    tree::insert(root_, added);
+    ++size_;
+  }
+  [[gnu::noinline]] void erase(node& old) noexcept {
+    tree::erase(root_, old);
+    --size_;
+  }
+  /// Erases any node and returns it; null if there is none.
+  node* pop() noexcept {
+    node* const old = root_;
+    if (old != nullptr) erase(*old);
+    return old;
+  }
+  /// The node with this key, or null.
+  [[nodiscard]] node* find(std::uint64_t key) const noexcept {
+    node* at = root_;
+    while (at != nullptr && at->key != key) at = at->links[at->key < key];
+    return at;
+  }
+  /// The node with the smallest key that is at least this, or null.
+  [[nodiscard]] node* from(std::uint64_t key) const noexcept {
+    return tree::outermost(root_, 0, [key](const node& n) { return n.key >= key; });
+  }
+  /// The node with the largest key that is at most this, or null.
+  [[nodiscard]] node* up_to(std::uint64_t key) const noexcept {
+    return tree::outermost(root_, 1, [key](const node& n) { return n.key <= key; });
+  }
+  /// The node that follows, or null.
+  [[nodiscard]] node* after(const node& n) const noexcept {
+    return n.key == unlimited ? nullptr : from(n.key + 1);
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+ private:
+  struct by_key {
+    [[nodiscard]] static bool precedes(const node& a, const node& b) noexcept { return a.key < b.key; }
+  };
+  using tree = treap<node, by_key>;
+
+  node* root_ = nullptr;
+  std::size_t size_ = 0;
+};
+
 /// Values by key, in the order of keys.
-///
-/// Every ordered_map uses the same std::map of pointers, because each further type of std::map takes time to
-/// compile in every program that includes a provider.
 ///   Cost:  logarithmic in the values; a heap request for each
 template <typename Value>
 class ordered_map {
+  static_assert(std::is_nothrow_move_constructible_v<Value>);
+
  public:
-  using index = std::map<std::uint64_t, void*>;
+  struct entry : ordered_index::node {
+    explicit entry(std::uint64_t its_key) noexcept : node(its_key), value() {}
+    entry(std::uint64_t its_key, Value&& its_value) noexcept : node(its_key), value(std::move(its_value)) {}
+    Value value;
+  };
 
   ordered_map() = default;
-  ordered_map(ordered_map&& other) noexcept : index_(std::exchange(other.index_, {})) {}
-  ordered_map& operator=(ordered_map&& other) noexcept {
-    index_.swap(other.index_);
-    return *this;
-  }
+  ordered_map(ordered_map&&) = default;
+  ordered_map& operator=(ordered_map&&) = default;
   ~ordered_map() {
-    for (const auto& [key, value] : index_) delete static_cast<Value*>(value);
+    while (ordered_index::node* const last = index_.pop()) delete static_cast<entry*>(last);
   }
 
   /// Adds a value; false if host memory ran out, or if a value has this key.
   [[nodiscard]] bool insert(std::uint64_t key, Value value) noexcept {
-    Value* added = nullptr;
-    return try_run([&] { added = move_to_heap(value); }) && insert_owned(key, added);
+    return index_.find(key) == nullptr && add(new (std::nothrow) entry(key, std::move(value)));
   }
-  /// Adds a default value, which is allocated without exceptions; false as above.
+  /// Adds a default value; false as above.
   [[nodiscard]] bool insert_default(std::uint64_t key) noexcept {
-    return insert_owned(key, new (std::nothrow) Value);
+    return index_.find(key) == nullptr && add(new (std::nothrow) entry(key));
   }
   /// The value with this key, or null.
   [[nodiscard]] Value* find(std::uint64_t key) const noexcept {
-    const auto found = index_.find(key);
-    return found != index_.end() ? static_cast<Value*>(found->second) : nullptr;
+    ordered_index::node* const found = index_.find(key);
+    return found != nullptr ? &static_cast<entry*>(found)->value : nullptr;
   }
   ///   Requires:  a value has this key
   Value extract(std::uint64_t key) noexcept {
-    const auto found = index_.find(key);
-    auto* const removed = static_cast<Value*>(found->second);
-    index_.erase(found);
-    Value value = std::move(*removed);
+    auto* const removed = static_cast<entry*>(index_.find(key));
+    index_.erase(*removed);
+    Value value = std::move(removed->value);
     delete removed;
     return value;
   }
   [[nodiscard]] std::size_t size() const noexcept { return index_.size(); }
-  /// The keys, each with a pointer to its value.
-  [[nodiscard]] const index& all() const noexcept { return index_; }
+  /// The entry with the smallest key that is at least this, or null.
+  [[nodiscard]] entry* from(std::uint64_t key) const noexcept {
+    return static_cast<entry*>(index_.from(key));
+  }
+  /// The entry with the largest key that is at most this, or null.
+  [[nodiscard]] entry* up_to(std::uint64_t key) const noexcept {
+    return static_cast<entry*>(index_.up_to(key));
+  }
+  /// The entry that follows, or null.
+  [[nodiscard]] entry* after(const entry& e) const noexcept { return static_cast<entry*>(index_.after(e)); }
 
  private:
-  /// Adds a value of the heap, or deletes it. Null means that host memory ran out.
-  [[nodiscard]] bool insert_owned(std::uint64_t key, Value* added) noexcept {
-    bool is_new = false;
-    if (added != nullptr && try_run([&] { is_new = index_.emplace(key, added).second; }) && is_new)
-      return true;
-    delete added;
-    return false;
+  /// Adds an entry of the heap. Null means that host memory ran out.
+  [[nodiscard]] bool add(entry* added) noexcept {
+    if (added != nullptr) index_.insert(*added);
+    return added != nullptr;
   }
-  ///   Throws:  std::bad_alloc
-  [[nodiscard]] static Value* move_to_heap(Value& value) { return new Value(std::move(value)); }
 
-  index index_;
+  ordered_index index_;
 };
 
 /// Address ranges that do not overlap. Range has a member `bytes`, and any other data.
@@ -108,13 +175,11 @@ class range_map {
   template <typename F>
   [[nodiscard]] bool overlaps(const void* p, std::size_t bytes, F condition) const noexcept {
     const std::uintptr_t begin = address_of(p);
-    auto next = ranges_.all().lower_bound(begin);
-    if (auto at = next; at != ranges_.all().begin()) {
-      --at;
-      if (begin - at->first < range_at(at).bytes && condition(range_at(at))) return true;
-    }
-    for (; next != ranges_.all().end() && next->first - begin < bytes; ++next)
-      if (condition(range_at(next))) return true;
+    const entry* at = ranges_.up_to(begin);
+    if (at != nullptr && at->key != begin && begin - at->key < at->value.bytes && condition(at->value))
+      return true;
+    for (at = ranges_.from(begin); at != nullptr && at->key - begin < bytes; at = ranges_.after(*at))
+      if (condition(at->value)) return true;
     return false;
   }
   [[nodiscard]] bool overlaps(const void* p, std::size_t bytes) const noexcept {
@@ -122,11 +187,11 @@ class range_map {
   }
   /// The range that contains all these addresses, or null. With 0 bytes, the range that contains `p`.
   [[nodiscard]] Range* around(const void* p, std::size_t bytes) noexcept {
-    auto at = ranges_.all().upper_bound(address_of(p));
-    if (at == ranges_.all().begin()) return nullptr;
-    Range& before = range_at(--at);
-    const std::size_t offset = address_of(p) - at->first;
-    return offset < before.bytes && bytes <= before.bytes - offset ? &before : nullptr;
+    entry* const before = ranges_.up_to(address_of(p));
+    if (before == nullptr) return nullptr;
+    const std::size_t offset = address_of(p) - before->key;
+    const std::size_t whole = before->value.bytes;
+    return offset < whole && bytes <= whole - offset ? &before->value : nullptr;
   }
   [[nodiscard]] const Range* around(const void* p, std::size_t bytes) const noexcept {
     return const_cast<range_map*>(this)->around(p, bytes);
@@ -135,14 +200,14 @@ class range_map {
   /// Calls f(pointer, range) for each range, by ascending address.
   template <typename F>
   void for_each(F f) const noexcept {
-    for (const auto& [at, range] : ranges_.all()) f(pointer_to(at), *static_cast<const Range*>(range));
+    for (const entry* e = ranges_.from(0); e != nullptr; e = ranges_.after(*e))
+      f(pointer_to(e->key), std::as_const(e->value));
   }
   /// The sum of the bytes of all ranges.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
-  using iterator = typename ordered_map<Range>::index::const_iterator;
-  [[nodiscard]] static Range& range_at(iterator at) noexcept { return *static_cast<Range*>(at->second); }
+  using entry = typename ordered_map<Range>::entry;
 
   ordered_map<Range> ranges_;
   std::size_t bytes_ = 0;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <map>
+#include <new>
 #include <utility>
-#include <vector>
 
 #include <tessera/provider/range_map.hpp>
 #include <tessera/provider/stream_order.hpp>
@@ -97,6 +96,58 @@ class simulated_calls {
     bool ok = true;             ///< for a query: whether the event was ready
     std::uint64_t time_ns = 0;  ///< virtual time at which the call returned
   };
+  /// The latest calls, oldest first, in one array. It is no std::vector, which takes 0.1 s to compile in every program.
+  class call_log {
+   public:
+    explicit call_log(std::size_t limit) noexcept : limit_(limit) {}
+    call_log(call_log&& other) noexcept
+        : limit_(other.limit_),
+          first_(std::exchange(other.first_, nullptr)),
+          size_(std::exchange(other.size_, 0)),
+          room_(std::exchange(other.room_, 0)) {}
+    call_log& operator=(call_log other) noexcept {
+      limit_ = other.limit_;
+      std::swap(first_, other.first_);
+      std::swap(size_, other.size_);
+      std::swap(room_, other.room_);
+      return *this;
+    }
+    ~call_log() { delete[] first_; }
+
+    [[nodiscard]] const logged* begin() const noexcept { return first_; }
+    [[nodiscard]] const logged* end() const noexcept { return first_ + size_; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+    [[nodiscard]] const logged& operator[](std::size_t n) const noexcept { return first_[n]; }
+    [[nodiscard]] const logged& back() const noexcept { return first_[size_ - 1]; }
+
+    /// Adds a call. If the log is full, drops the oldest, at a cost linear in the length.
+    void add(const logged& entry) noexcept {
+      if (limit_ == 0) return;
+      if (size_ == limit_) {
+        for (std::size_t n = 1; n < size_; ++n) first_[n - 1] = first_[n];
+        --size_;
+      }
+      if (size_ == room_) grow();
+      first_[size_++] = entry;
+    }
+
+   private:
+    void grow() noexcept {
+      const std::size_t room = room_ < limit_ / 2 ? larger(2 * room_, std::size_t{16}) : limit_;
+      auto* const all = new (std::nothrow) logged[room];
+      if (all == nullptr) fatal(no_host_memory);
+      for (std::size_t n = 0; n < size_; ++n) all[n] = first_[n];
+      delete[] first_;
+      first_ = all;
+      room_ = room;
+    }
+
+    std::size_t limit_;
+    logged* first_ = nullptr;
+    std::size_t size_ = 0;
+    std::size_t room_ = 0;
+  };
 
   void advance(std::uint64_t nanoseconds) noexcept { now_ns_ = saturating_add(now_ns_, nanoseconds); }
   [[nodiscard]] std::uint64_t now_ns() const noexcept { return now_ns_; }
@@ -110,8 +161,8 @@ class simulated_calls {
   void fail_call(std::uint64_t n) noexcept { fail_in_ = n; }
 
   [[nodiscard]] const counts& calls() const noexcept { return counts_; }
-  /// The latest calls, oldest first. Once the log is full, each call costs time linear in its length.
-  [[nodiscard]] const std::vector<logged>& log() const noexcept { return log_; }
+  /// The latest calls, oldest first.
+  [[nodiscard]] const call_log& log() const noexcept { return log_; }
 
   /// Names the latest failed call, its address and the broken rule; empty if no call failed. The text is
   /// valid until the next call of last_error().
@@ -124,22 +175,15 @@ class simulated_calls {
 
  protected:
   simulated_calls(const call_costs& costs, std::uint64_t fail_every, std::size_t log_calls)
-      : costs_(costs), fail_every_(fail_every), log_calls_(log_calls) {}
+      : costs_(costs), fail_every_(fail_every), log_(log_calls) {}
 
   /// Makes a call, unless it must fail. Then counts it, adds its cost to the time and logs it.
   ///   Returns:  the outcome of make_call() or of the failure
   template <typename F>
-  simulated_outcome run(logged entry, F make_call) noexcept {
+  simulated_outcome run(const logged& entry, F make_call) noexcept {
     const simulated_outcome outcome =
         take_failure() ? simulated_outcome{"the call is made to fail"} : make_call();
-    if (!outcome.works()) failure_ = {entry.kind, entry.address, entry.bytes, outcome.broken_rule};
-    if (!outcome.works() && asks_for_memory(entry.kind)) refused_ = outcome.is_full ? failure{} : failure_;
-    if (outcome.out_of_memory) ++counts_.refused;
-    if (outcome.address != nullptr) entry.address = address_of(outcome.address);
-    const row& of_kind = row_of(entry.kind);
-    finish(
-        entry, outcome.works(),
-        costs_.*of_kind.cost + (of_kind.per_unit != nullptr ? costs_.*of_kind.per_unit * outcome.units : 0));
+    note(entry, outcome);
     return outcome;
   }
   /// Counts a call, adds its cost to the time and logs it.
@@ -148,14 +192,24 @@ class simulated_calls {
     advance(cost);
     entry.ok = ok;
     entry.time_ns = now_ns_;
-    if (log_calls_ == 0) return;
-    if (log_.size() == log_calls_) log_.erase(log_.begin());
-    log_.push_back(entry);
+    log_.add(entry);
   }
   void wait_until(std::uint64_t time_ns) noexcept { now_ns_ = larger(now_ns_, time_ns); }
   [[nodiscard]] const call_costs& costs() const noexcept { return costs_; }
 
  private:
+  /// What run() does after the call. It is no part of that template, so that it is compiled once.
+  [[gnu::noinline]] void note(logged entry, const simulated_outcome& outcome) noexcept {
+    if (!outcome.works()) failure_ = {entry.kind, entry.address, entry.bytes, outcome.broken_rule};
+    if (!outcome.works() && asks_for_memory(entry.kind)) refused_ = outcome.is_full ? failure{} : failure_;
+    if (outcome.out_of_memory) ++counts_.refused;
+    if (outcome.address != nullptr) entry.address = address_of(outcome.address);
+    const row& of_kind = row_of(entry.kind);
+    finish(
+        entry, outcome.works(),
+        costs_.*of_kind.cost + (of_kind.per_unit != nullptr ? costs_.*of_kind.per_unit * outcome.units : 0));
+  }
+
   struct failure {
     call kind{};
     std::uintptr_t address = 0;
@@ -229,8 +283,7 @@ class simulated_calls {
   std::uint64_t fail_every_;
   std::uint64_t since_failure_ = 0;
   std::uint64_t fail_in_ = 0;
-  std::size_t log_calls_;
-  std::vector<logged> log_;
+  call_log log_;
   failure failure_;
   failure refused_;       // the latest of a call for memory
   mutable refusal text_;  // of last_error
@@ -254,7 +307,8 @@ class simulated_streams : public simulated_calls {
     });
   }
   [[nodiscard]] bool query(event& mark) noexcept {
-    const bool seen = !holds_events_ || mark.serial <= waited_for(mark.stream).serial;
+    const submitted* const work = streams_.find(mark.stream.handle);
+    const bool seen = !holds_events_ || mark.serial <= (work != nullptr ? work->waited_serial : 0);
     const bool ready = seen && mark.ready_ns <= now_ns();
     finish({.kind = call::query}, ready, costs().query);
     return ready;
@@ -262,7 +316,7 @@ class simulated_streams : public simulated_calls {
   bool wait(event& mark) noexcept {
     return run_on(call::wait, {}, [&, this] {
       wait_until(mark.ready_ns);
-      note_wait(mark.stream, {mark.serial, mark.position + 1});
+      note_wait(mark.stream, mark.serial, mark.position + 1);
     });
   }
   void discard(event& mark) noexcept {
@@ -275,16 +329,18 @@ class simulated_streams : public simulated_calls {
   bool synchronize(stream_id stream) noexcept {
     return run_on(call::synchronize, stream, [&, this] {
       wait_until(end_of_work(stream));
-      note_wait(stream, {marks_, position(stream) + 1});
+      note_wait(stream, marks_, position(stream) + 1);
     });
   }
 
   [[nodiscard]] std::uint64_t position(stream_id stream) const noexcept {
-    auto last = ends_ns_.upper_bound({stream.handle, unlimited});
-    return last != ends_ns_.begin() && (--last)->first.first == stream.handle ? last->first.second : 0;
+    const submitted* const work = streams_.find(stream.handle);
+    return work != nullptr ? work->position : 0;
   }
   [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) const noexcept {
-    return (!holds_events_ || at < waited_for(stream).positions) && end_of_work(stream, at) <= now_ns();
+    const submitted* const work = streams_.find(stream.handle);
+    const bool seen = !holds_events_ || at < (work != nullptr ? work->waited_positions : 0);
+    return seen && end_of_work(stream, at) <= now_ns();
   }
   [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id other, std::uint64_t at) const noexcept {
     return order_.is_ordered_after(stream, other, at);
@@ -317,37 +373,37 @@ class simulated_streams : public simulated_calls {
   using simulated_calls::simulated_calls;
 
  private:
-  /// The latest event serial and position of a stream for which a caller has waited.
-  struct waited {
-    std::uint64_t serial = 0;
-    std::uint64_t positions = 0;
+  /// The work of a stream.
+  struct submitted {
+    std::uint64_t position = 0;          ///< of the last task
+    ordered_map<std::uint64_t> ends_ns;  ///< when tasks end, by position
+    std::uint64_t waited_serial = 0;     ///< the latest event for which a caller has waited
+    std::uint64_t waited_positions = 0;  ///< how much work a caller has waited for
   };
-  [[nodiscard]] waited waited_for(stream_id stream) const noexcept {
-    const waited* const found = waited_.find(stream.handle);
-    return found != nullptr ? *found : waited{};
-  }
-  void note_wait(stream_id stream, waited so_far) noexcept {
-    if (waited* const reached = waited_.find(stream.handle)) {
-      reached->serial = larger(reached->serial, so_far.serial);
-      reached->positions = larger(reached->positions, so_far.positions);
-    } else if (!waited_.insert(stream.handle, so_far)) {
+  [[nodiscard]] submitted& work_of(stream_id stream) noexcept {
+    if (streams_.find(stream.handle) == nullptr && !streams_.insert_default(stream.handle))
       fatal(no_host_memory);
-    }
+    return *streams_.find(stream.handle);
+  }
+  void note_wait(stream_id stream, std::uint64_t serial, std::uint64_t positions) noexcept {
+    submitted& work = work_of(stream);
+    work.waited_serial = larger(work.waited_serial, serial);
+    work.waited_positions = larger(work.waited_positions, positions);
   }
 
   /// The time at which the work of a stream up to a position ends, or now if that is later.
   [[nodiscard]] std::uint64_t end_of_work(stream_id stream, std::uint64_t at = unlimited) const noexcept {
-    auto last = ends_ns_.upper_bound({stream.handle, at});
-    if (last == ends_ns_.begin() || (--last)->first.first != stream.handle) return now_ns();
-    return larger(last->second, now_ns());
+    const submitted* const work = streams_.find(stream.handle);
+    const auto* const last = work != nullptr ? work->ends_ns.up_to(at) : nullptr;
+    return last != nullptr ? larger(last->value, now_ns()) : now_ns();
   }
-  /// Submits a task that ends at this time. Erases tasks that have ended, except the last one, which stores
-  /// the position.
-  void queue(stream_id stream, std::uint64_t ends_ns) {
-    const std::pair task{stream.handle, position(stream) + 1};
-    ends_ns_[task] = ends_ns;
-    auto first = ends_ns_.lower_bound({stream.handle, 0});
-    while (first->second <= now_ns() && first->first.second < task.second) first = ends_ns_.erase(first);
+  /// Submits a task that ends at this time. Erases tasks that have ended, except the last one.
+  void queue(stream_id stream, std::uint64_t ends_ns) noexcept {
+    submitted& work = work_of(stream);
+    if (!work.ends_ns.insert(++work.position, ends_ns)) fatal(no_host_memory);
+    for (auto* first = work.ends_ns.from(0); first->value <= now_ns() && first->key < work.position;
+         first = work.ends_ns.from(0))
+      work.ends_ns.extract(first->key);
   }
 
   /// Makes a call on a stream, which fails only if it is made to fail.
@@ -360,9 +416,7 @@ class simulated_streams : public simulated_calls {
     return run({.kind = kind, .stream = stream}, succeed).works();
   }
 
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>
-      ends_ns_;  // end times of tasks, by stream and position
-  ordered_map<waited> waited_;
+  ordered_map<submitted> streams_;
   std::uint64_t marks_ = 0;
   std::size_t live_events_ = 0;
   provider::stream_order order_;

@@ -3,7 +3,6 @@
 
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include <tessera/provider/range_map.hpp>
 #include <tessera/provider/simulated_calls.hpp>
@@ -361,7 +360,7 @@ class simulated_process;
 struct simulated_machine : reference_count {
   static constexpr std::size_t max_devices = 255;
   std::array<bool, max_devices> devices{};    ///< whether a device has this number
-  std::vector<simulated_process*> processes;  ///< by number, from 1; null if the process has ended
+  ordered_map<simulated_process*> processes;  ///< by number, from 1; null if the process has ended
 };
 
 /// A process on one device of a simulated machine: its addresses and its handles of physical memory. The
@@ -377,10 +376,10 @@ class simulated_process : public reference_count {
         memory_(std::move(memory)),
         number_(next_number()),
         addresses_(first_of_device() + first_of_process(), max_addresses - first_of_process(), seed) {
-    machine_->processes.push_back(this);
+    if (!machine_->processes.insert(key_of(number_), this)) fatal(no_host_memory);
   }
   simulated_process& operator=(simulated_process&&) = delete;
-  ~simulated_process() { machine_->processes[static_cast<std::size_t>(number_ - 1)] = nullptr; }
+  ~simulated_process() { *machine_->processes.find(key_of(number_)) = nullptr; }
 
   /// Creates physical memory of a memory of the device.
   [[nodiscard]] simulated_outcome create(const counted_ptr<simulated_memory>& memory, std::size_t bytes,
@@ -476,15 +475,17 @@ class simulated_process : public reference_count {
   /// The last addresses are never used, so that the end of a range never wraps.
   static constexpr std::size_t max_addresses = device_span - simulated_ranges::alignment;
 
+  [[nodiscard]] static std::uint64_t key_of(std::int32_t process) noexcept {
+    return static_cast<std::uint64_t>(process);
+  }
   [[nodiscard]] std::int32_t next_number() const noexcept {
     return static_cast<std::int32_t>(machine_->processes.size() + 1);
   }
   [[nodiscard]] held* find(std::uint64_t handle) noexcept { return handles_.find(handle); }
   [[nodiscard]] const held* find_in(std::int32_t process, std::uint64_t handle) const noexcept {
-    const auto& all = machine_->processes;
-    if (process <= 0 || process > static_cast<std::int32_t>(all.size())) return nullptr;
-    simulated_process* const other = all[static_cast<std::size_t>(process - 1)];
-    return other != nullptr ? other->find(handle) : nullptr;
+    if (process <= 0) return nullptr;
+    simulated_process* const* const other = machine_->processes.find(key_of(process));
+    return other != nullptr && *other != nullptr ? (*other)->find(handle) : nullptr;
   }
   [[nodiscard]] std::uintptr_t first_of_device() const noexcept {
     return (std::uintptr_t{memory_->device()} + 1) * device_span;

@@ -31,8 +31,8 @@ class stream_order {
     if (!create(stream, other.handle)) return false;
     const awaited* const further = pairs_.find(other.handle);
     if (further == nullptr) return true;
-    for (const auto& [onward, waits] : further->all())
-      if (onward != stream.handle && !create(stream, onward)) return false;
+    for (const auto* e = further->from(0); e != nullptr; e = further->after(*e))
+      if (e->key != stream.handle && !create(stream, e->key)) return false;
     return true;
   }
   /// Records that the task of `stream` at `position` waits for `other` up to `other_position`.
@@ -44,9 +44,9 @@ class stream_order {
     own.find(other.handle)->add({position, other_position});
     const awaited* const further = pairs_.find(other.handle);
     if (further == nullptr) return true;
-    for (const auto& [onward, waits] : further->all()) {
-      const std::uint64_t reached = static_cast<const history*>(waits)->reached_at(other_position);
-      if (!is_ordered_after(stream, stream_id{onward}, reached)) own.find(onward)->add({position, reached});
+    for (const auto* e = further->from(0); e != nullptr; e = further->after(*e)) {
+      const std::uint64_t reached = e->value.reached_at(other_position);
+      if (!is_ordered_after(stream, stream_id{e->key}, reached)) own.find(e->key)->add({position, reached});
     }
     return true;
   }
