@@ -31,7 +31,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "../../types_by_day.hpp"
+#include "../../by_day.hpp"
 #include "operations.hpp"
 
 namespace {

@@ -24,7 +24,7 @@
 #include <tessera/provider/host_file.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
-#include "../../types_by_day.hpp"
+#include "../../by_day.hpp"
 #include "extensions.hpp"
 
 namespace {

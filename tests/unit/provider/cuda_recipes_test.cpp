@@ -16,7 +16,7 @@
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
 
-#include "../../types_by_day.hpp"
+#include "../../by_day.hpp"
 #include "fake_cuda.hpp"
 
 namespace {

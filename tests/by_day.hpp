@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 #include <gtest/gtest.h>
 
@@ -20,18 +21,23 @@ struct first_types<Few, testing::Types<Kept...>, First, Rest...>
 
 namespace tessera::inline v0_1 {
 
-/// Whether tests that hold for many types run over all of them. The nightly script asks for that; by day they run over a few,
-/// because each type takes seconds to compile.
-#ifdef TESSERA_ALL_TYPES
-inline constexpr bool runs_all_types = true;
+/// Tests by night, which the nightly script asks for, or by day, for every change. By day they take seconds: they run over fewer
+/// types, each of which takes seconds to compile, and for fewer rounds.
+#ifdef TESSERA_BY_NIGHT
+inline constexpr bool is_night = true;
 #else
-inline constexpr bool runs_all_types = false;
+inline constexpr bool is_night = false;
 #endif
+
+/// How long a test runs: a number of programs, rounds or operations, or the distance from one tried call to the next.
+template <typename T>
+[[nodiscard]] constexpr T by_day(T day, std::type_identity_t<T> night) {
+  return is_night ? night : day;
+}
 
 /// The types of a typed suite: by day, the first `Few`. These differ in mechanism, as segments, ranges, stitching and reuse across
 /// streams do.
 template <std::size_t Few, typename... T>
-using types_by_day =
-    typename detail::first_types<runs_all_types ? sizeof...(T) : Few, testing::Types<>, T...>::type;
+using types_by_day = typename detail::first_types<by_day(Few, sizeof...(T)), testing::Types<>, T...>::type;
 
 }  // namespace tessera::inline v0_1
