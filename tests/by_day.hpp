@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 #include <gtest/gtest.h>
@@ -33,6 +34,12 @@ inline constexpr bool is_night = false;
 template <typename T>
 [[nodiscard]] constexpr T by_day(T day, std::type_identity_t<T> night) {
   return is_night ? night : day;
+}
+
+/// The distance from one call that a test lets fail to the next: each by night; by day about `tried` of them, and as many odd as even
+/// ones, because programs may repeat their calls in pairs.
+[[nodiscard]] constexpr std::uint64_t step_by_day(std::uint64_t calls, std::uint64_t tried) {
+  return by_day(calls / tried | 1, 1);
 }
 
 /// The types of a typed suite: by day, the first `Few`. These differ in mechanism, as segments, ranges, stitching and reuse across
