@@ -300,7 +300,7 @@ TYPED_TEST(sleep_contents_of, stay_in_blocks_that_other_pools_lend) {
   std::vector<extension::pool_checkpoint> checkpoints(defaults);
   std::vector<std::vector<used>> recorded(defaults);
   std::size_t lent = 0, refused_sleeps = 0, refused_wakes = 0, common_sleeps = 0, lent_by_restore = 0;
-  for (int step = 0; step < by_day(3000, 8000); ++step) {
+  for (int step = 0; step < 8000; ++step) {
     const std::size_t which = random() % 4;
     const extension::sleep_contents contents = random() % 2 == 0 ? save : discard;
     const auto what = random() % 40;
@@ -379,7 +379,9 @@ TYPED_TEST(sleep_contents_of, stay_in_blocks_that_other_pools_lend) {
       const bool is_intact = step % 16 == 0 ? b.is_intact() : b.bytes < 8 || *b.words() == b.expected(0);
       ASSERT_TRUE(is_intact) << step;
     }
-    ASSERT_EQ(on.audit(), nullptr) << step;
+    if (step % by_day(8, 1) == 0) {
+      ASSERT_EQ(on.audit(), nullptr) << step;
+    }
   }
   EXPECT_GE(lent, 20u);
   EXPECT_GE(refused_sleeps, 10u);
