@@ -29,7 +29,6 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/with.hpp>
 
-#include "by_day.hpp"
 #include "suite.hpp"
 
 namespace conformance {
@@ -294,10 +293,10 @@ TEST(robson, a_recipe_that_releases_at_each_free_keeps_nothing) {
 }
 
 // Also with segments and pools: the most that each recipe reserves. At most 16 MiB are live, in requests of
-// up to 1 MiB; less by day. Blocks with segments of their own have no neighbours, so the worse of
+// up to 1 MiB; less in a slow build. Blocks with segments of their own have no neighbours, so the worse of
 // two programs counts.
 TEST(robson, every_recipe_that_caches_has_a_worst_case) {
-  const size s = by_day(size{2048, 128}, size{32768, 2048});
+  const size s = is_slow() ? size{8192, 512} : size{32768, 2048};
   for (const composition& c : shipped_on_simulated_devices()) {
     const double came =
         std::max(reserved_under(c, 512, &attack_any, s), reserved_under(c, 512, &attack_classes, s));
