@@ -131,7 +131,7 @@ TYPED_TEST(faults_under, any_call_is_survived) {
 }
 
 TYPED_TEST(faults_under, bursts_are_survived) {
-  for (std::uint64_t seed = 1; seed <= by_day(12, 40); ++seed) {
+  for (std::uint64_t seed = 1; seed <= by_day(12u, 40u); ++seed) {
     std::mt19937_64 random(seed);
     std::vector<watched_device::interval> failing;
     for (std::uint64_t bursts = 1 + random() % 6; bursts > 0; --bursts) {

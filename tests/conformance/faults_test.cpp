@@ -91,7 +91,7 @@ TYPED_TEST(faults, of_any_call_are_survived) {
 }
 
 TYPED_TEST(faults, of_several_calls_are_survived) {
-  for (std::uint64_t seed = 1; seed <= by_day(8, 150); ++seed) {
+  for (std::uint64_t seed = 1; seed <= by_day(8u, 150u); ++seed) {
     std::mt19937_64 random(seed);
     std::vector<watched_device::interval> failing;
     for (std::uint64_t bursts = 1 + random() % 6; bursts > 0; --bursts) {

@@ -313,7 +313,7 @@ TEST(make_plan, places_requests_that_are_never_freed) {
 }
 
 TEST(make_plan, is_deterministic) {
-  for (std::uint64_t seed = 1; seed < by_day(10, 40); ++seed) {
+  for (std::uint64_t seed = 1; seed < by_day(10u, 40u); ++seed) {
     const trace::recording source = conformance::plans::script(seed).record();
     const made_plan one = plan::make(source, {.effort = 0}), two = plan::make(source, {.effort = 0});
     EXPECT_EQ(one.numbers.fingerprint, two.numbers.fingerprint);
@@ -391,7 +391,7 @@ TEST(make_plan, does_not_depend_on_time) {
 }
 
 TEST(make_plan, finds_the_steps_of_loops_with_frees_in_any_order) {
-  for (std::uint64_t seed = 1; seed <= by_day(1, 3); ++seed) {
+  for (std::uint64_t seed = 1; seed <= by_day(1u, 3u); ++seed) {
     looping plain(seed);
     const std::vector<std::size_t> step = plain.sizes(20 + 30 * seed);
     for (int i = 0; i < 25; ++i) plain.pass(step, 0);
@@ -411,7 +411,7 @@ TEST(make_plan, finds_the_steps_of_loops_with_frees_in_any_order) {
 }
 
 TEST(make_plan, finds_the_outer_of_two_loops) {
-  for (std::uint64_t seed = 1; seed <= by_day(1, 5); ++seed) {
+  for (std::uint64_t seed = 1; seed <= by_day(1u, 5u); ++seed) {
     looping accumulation(seed);
     const std::vector<std::size_t> micro = accumulation.sizes(30), optimizer = accumulation.sizes(40);
     for (int i = 0; i < 8; ++i) {

@@ -433,7 +433,7 @@ TEST(plan_over_banks, is_served_by_a_device_with_one_memory) {
 }
 
 TEST(plan_over_banks, is_sound_for_random_programs) {
-  for (std::uint64_t seed = 1; seed <= by_day(15, 60); ++seed) {
+  for (std::uint64_t seed = 1; seed <= by_day(15u, 60u); ++seed) {
     const conformance::plans::script program(seed);
     const made_plan single = make(program.record());
     if (single.numbers.bytes < 8_MiB) continue;

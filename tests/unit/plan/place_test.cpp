@@ -186,7 +186,7 @@ TEST(place, stops_at_enough_bytes_and_reports_progress) {
 
 // As of the instances of MiniMalloc, whose capacity is known, but not their least height.
 TEST(place, fits_a_capacity_above_the_lower_bound) {
-  for (std::uint64_t seed = 1; seed <= by_day(2, 6); ++seed) {
+  for (std::uint64_t seed = 1; seed <= by_day(2u, 6u); ++seed) {
     plan::detail::random_numbers random(seed);
     program all;
     cut(all, random, {0, 100'000}, 1'000'000, 8);
