@@ -24,6 +24,7 @@
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
 
+#include "by_day.hpp"
 #include "first_broken_rule.hpp"
 #include "watched_device.hpp"
 
@@ -122,7 +123,7 @@ using stacks = testing::Types<under_a_limit, ranges_under_a_limit, cut_off_a_reg
 TYPED_TEST_SUITE(faults_under, stacks);
 
 TYPED_TEST(faults_under, any_call_is_survived) {
-  for (std::uint64_t k = 1; k <= this->made + 1; ++k) {
+  for (std::uint64_t k = 1; k <= this->made + 1; k += step_by_day(this->made, 15)) {
     ASSERT_EQ(this->consequences(1, [k](watched_device& device) { device.fail({{k, k}}); }), "")
         << "with call " << k << " failing";
   }
@@ -130,7 +131,7 @@ TYPED_TEST(faults_under, any_call_is_survived) {
 }
 
 TYPED_TEST(faults_under, bursts_are_survived) {
-  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+  for (std::uint64_t seed = 1; seed <= by_day(12u, 40u); ++seed) {
     std::mt19937_64 random(seed);
     std::vector<watched_device::interval> failing;
     for (std::uint64_t bursts = 1 + random() % 6; bursts > 0; --bursts) {
@@ -143,7 +144,7 @@ TYPED_TEST(faults_under, bursts_are_survived) {
 }
 
 TYPED_TEST(faults_under, all_calls_from_one_on_are_survived) {
-  for (std::uint64_t first = 1; first <= 200; first += 13) {
+  for (std::uint64_t first = 1; first <= 200; first += by_day(39, 13)) {
     const auto harm = [first](watched_device& device) { device.fail({{first, ~std::uint64_t{0}}}); };
     ASSERT_EQ(this->consequences(1, harm), "") << "from call " << first << " on";
   }
@@ -167,7 +168,7 @@ TEST(faults_of_registering, are_survived) {
     }
     bool unregister_memory(void* p) noexcept { return !fails_now() && registered.erase(p) == 1; }
   };
-  for (std::uint64_t k = 0; k <= 60; ++k) {
+  for (std::uint64_t k = 0; k <= 60; k += by_day(3, 1)) {
     for (const bool memory_fails : {false, true}) {
       watched_device memory{simulated_device::options{.capacity = 200_MiB}};
       with_registers device{simulated_device::options{.capacity = 200_MiB}};

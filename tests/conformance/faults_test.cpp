@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "by_day.hpp"
 #include "tested_allocator.hpp"
 
 namespace {
@@ -84,27 +85,13 @@ using cases = testing::Types<
     under<with<stitched, reuse_immediately, prefer_pages<page_preference::huge_first>>>>;
 TYPED_TEST_SUITE(faults, cases);
 
-// Sanitizers make the test slow. Then it tries every fifth call, burst and length of a program.
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define TESSERA_IS_SLOW
-#endif
-#elif defined(__SANITIZE_ADDRESS__)
-#define TESSERA_IS_SLOW
-#endif
-#if defined(TESSERA_IS_SLOW)
-constexpr std::uint64_t every = 5;
-#else
-constexpr std::uint64_t every = 1;
-#endif
-
 TYPED_TEST(faults, of_any_call_are_survived) {
-  for (std::uint64_t k = 1; k <= this->calls; k += every)
+  for (std::uint64_t k = 1; k <= this->calls; k += step_by_day(this->calls, 20))
     ASSERT_EQ(this->consequences({{k, k}}), "") << "with call " << k << " failing";
 }
 
 TYPED_TEST(faults, of_several_calls_are_survived) {
-  for (std::uint64_t seed = 1; seed <= 150; seed += every) {
+  for (std::uint64_t seed = 1; seed <= by_day(8u, 150u); ++seed) {
     std::mt19937_64 random(seed);
     std::vector<watched_device::interval> failing;
     for (std::uint64_t bursts = 1 + random() % 6; bursts > 0; --bursts) {
@@ -116,17 +103,17 @@ TYPED_TEST(faults, of_several_calls_are_survived) {
 }
 
 TYPED_TEST(faults, of_every_call_from_one_on_are_survived) {
-  for (std::uint64_t first = 1; first <= this->calls; first += 9 * every)
+  for (std::uint64_t first = 1; first <= this->calls; first += by_day(this->calls / 5 | 1, 9))
     ASSERT_EQ(this->consequences({{first, ~std::uint64_t{0}}}), "") << "from call " << first << " on";
 }
 
 // The destructor of an allocator tries each chunk twice, and each segment and range once.
 TYPED_TEST(faults, in_the_destructor_leak_only_memory_whose_release_failed) {
-  for (std::size_t length = 20; length <= this->plan().size(); length += 25 * every) {
+  for (std::size_t length = 20; length <= this->plan().size(); length += by_day(125, 25)) {
     const program part(this->plan().begin(), this->plan().begin() + static_cast<std::ptrdiff_t>(length));
     std::vector<usage> standing;
     bool any_failed = true;
-    for (std::uint64_t k = 1; any_failed; ++k) {
+    for (std::uint64_t k = 1; any_failed; k += by_day(7, 1)) {
       tested_allocator<TypeParam> p;
       watched_device& device = p.provider();
       ASSERT_EQ(p.run(part, standing), "");

@@ -19,6 +19,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
+#include "by_day.hpp"
 #include "tessera_replay/files.hpp"
 
 #include "shrink.hpp"
@@ -198,8 +199,8 @@ trace::recording expect(const char* name, const std::string& what, std::size_t o
 }
 
 TEST(model, accepts_a_correct_allocator) {
-  EXPECT_EQ(conformance::first_broken_rule(planted<sound>("sound"), 20'000, 1), "");
-  EXPECT_EQ(conformance::first_broken_rule(planted<sound>("sound", 3), 20'000, 1), "");
+  EXPECT_EQ(conformance::first_broken_rule(planted<sound>("sound"), by_day(4'000, 20'000), 1), "");
+  EXPECT_EQ(conformance::first_broken_rule(planted<sound>("sound", 3), by_day(4'000, 20'000), 1), "");
 }
 
 TEST(model, shows_overlapping_blocks_in_three_frees_and_two_allocations_more) {

@@ -12,6 +12,7 @@
 #include <tessera/tessera.hpp>
 
 #include "../../bench/reference_implementation.hpp"
+#include "by_day.hpp"
 
 namespace {
 
@@ -90,9 +91,11 @@ TEST_P(reference_implementation, gives_the_same_addresses_and_statistics) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(workloads, reference_implementation,
-                         testing::Values(workload{40, 0, 0, 60'000}, workload{40, 8, 0, 60'000},
-                                         workload{3, 5, 0, 60'000}, workload{60, 5, 20, 60'000},
-                                         workload{4000, 2, 0, 60'000}));
+                         testing::Values(workload{40, 0, 0, by_day(15'000, 60'000)},
+                                         workload{40, 8, 0, by_day(15'000, 60'000)},
+                                         workload{3, 5, 0, by_day(15'000, 60'000)},
+                                         workload{60, 5, 20, by_day(15'000, 60'000)},
+                                         workload{4000, 2, 0, by_day(15'000, 60'000)}));
 
 // Policies get the same numbers from an allocator that counts totals only.
 TEST(totals, are_those_of_the_statistics) {

@@ -11,7 +11,7 @@
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 
-#include "../types_by_day.hpp"
+#include "../by_day.hpp"
 
 namespace conformance {
 
@@ -52,7 +52,7 @@ constexpr void for_each_shipped(F f) {
 /// Whether a recipe is tested by day, as those of types_by_day are.
 template <typename Recipe>
 inline constexpr bool runs_by_day =
-    tessera::runs_all_types ||
+    tessera::is_night ||
     tessera::detail::is_one_of<Recipe, tessera::recipe::pytorch_native, tessera::recipe::pytorch_expandable,
                                tessera::recipe::stitched, tessera::recipe::cuda_async>;
 

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "by_day.hpp"
 #include "tested_allocator.hpp"
 
 namespace {
@@ -54,7 +55,7 @@ TYPED_TEST_SUITE(shipped_faults, recipes);
 TYPED_TEST(shipped_faults, of_any_call_are_survived) {
   ASSERT_GT(this->calls, 5u);
   // Stitching makes many calls. faults_test.cpp tries each of them.
-  const std::uint64_t step = TypeParam::growth::backend::moves_memory ? 29 : 1;
+  const std::uint64_t step = TypeParam::growth::backend::moves_memory ? 29 : step_by_day(this->calls, 15);
   const auto heal = [](watched_device& device) { device.fail({}); };
   for (std::uint64_t k = 1; k <= this->calls; k += step)
     ASSERT_EQ(this->after([k](watched_device& device) { device.fail({{k, k}}); }, heal), "")
@@ -87,7 +88,7 @@ TYPED_TEST(shipped_faults, of_all_calls_of_a_kind_are_survived) {
 /// From any operation on, until the end of the program.
 TYPED_TEST(shipped_faults, of_streams_that_never_complete_are_tolerated) {
   const auto heal = [](watched_device& device) { device.stick(false); };
-  for (std::size_t begin = 0; begin < this->plan().size(); begin += 5) {
+  for (std::size_t begin = 0; begin < this->plan().size(); begin += by_day(11, 5)) {
     std::vector<usage> standing;
     tested_allocator<typename TestFixture::kept> p;
     for (std::size_t part = 0; part < 2; ++part) {

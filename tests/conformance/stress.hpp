@@ -23,6 +23,7 @@
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
+#include "by_day.hpp"
 #include "extensions.hpp"
 #include "operations.hpp"
 #include "watchdog.hpp"
@@ -30,17 +31,8 @@
 /// Threads that start and end all the time, and use all thread-safe functions of an allocator at once.
 namespace conformance::thread_stress {
 
-// Clang names the sanitizer. Some sanitizers make the tests many times slower.
-#if defined(__has_feature)
-inline constexpr bool is_slow = __has_feature(thread_sanitizer);
-inline constexpr bool is_instrumented = is_slow || __has_feature(address_sanitizer);
-#else
-inline constexpr bool is_slow = false;
-inline constexpr bool is_instrumented = false;
-#endif
-
 /// The number of operations: TESSERA_OPERATIONS, or few.
-inline std::size_t operations(std::size_t usual) { return operations_or(is_slow ? usual / 4 : usual); }
+inline std::size_t operations(std::size_t usual) { return operations_or(tessera::by_day(usual / 4, usual)); }
 
 /// A block whose first, second and last words name its owner. If another owner gets the same memory, it
 /// overwrites them.
@@ -127,7 +119,7 @@ struct stressed : subject {
       case 2: EXPECT_STREQ(pool.audit(), nullptr); return;
       case 3: return set(random);
       case 4:
-        if (random / 10 % 16 != 0) return;  // it may search for milliseconds
+        if (random / 10 % tessera::by_day(64u, 16u) != 0) return;  // it may search for milliseconds
         pool.for_each_device([random](auto& front, std::size_t) {
           const tessera::observe::oom_report told = tessera::observe::explain(front, random % 10'000'000);
           EXPECT_EQ(told.now.active + told.now.cached, told.now.reserved);

@@ -26,6 +26,7 @@
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
 
+#include "by_day.hpp"
 #include "extensions.hpp"
 #include "stress.hpp"
 #include "watchdog.hpp"
@@ -188,8 +189,8 @@ void begin_and_end_threads(const char* what, int threads) {
 }
 TEST(stress_threads, that_end_leak_nothing) {
   begin_and_end_threads<locked<caching_allocator<pytorch<>, simulated_device>>>("locked", 1000);
-  begin_and_end_threads<per_stream<caching_allocator<pytorch<>, simulated_device>>>(
-      "per_stream", is_instrumented ? 2000 : 10'000);
+  begin_and_end_threads<per_stream<caching_allocator<pytorch<>, simulated_device>>>("per_stream",
+                                                                                    by_day(2'000, 10'000));
 }
 
 TEST(stress_threads, that_end_free_blocks_of_others) {

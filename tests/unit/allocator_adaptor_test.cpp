@@ -31,7 +31,7 @@
 #include <tessera/tessera.hpp>
 #include <tessera/trace/captured.hpp>
 
-#include "../types_by_day.hpp"
+#include "../by_day.hpp"
 #include "interop/host_pools.hpp"
 #include "patterns.hpp"
 

@@ -18,7 +18,7 @@
 #include <tessera/provider/limiting.hpp>
 #include <tessera/tessera.hpp>
 
-#include "../types_by_day.hpp"
+#include "../by_day.hpp"
 
 namespace {
 

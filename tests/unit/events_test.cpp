@@ -19,7 +19,7 @@
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
 
-#include "../types_by_day.hpp"
+#include "../by_day.hpp"
 #include "extensions.hpp"
 
 namespace {

@@ -22,6 +22,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../../by_day.hpp"
 #include "devices.hpp"
 #include "stress.hpp"
 
@@ -443,13 +444,14 @@ TEST(per_stream_threads, get_memory_that_other_arenas_cache) {
 TEST(per_stream_threads, share_arenas_if_there_are_many_streams) {
   per_stream<caching_allocator<pytorch<>, simulated_device>> pool{
       simulated_device{simulated_device::options{.capacity = 1000_GiB}}};
-  for (std::uint64_t s = 0; s < 10'000; ++s) pool.deallocate(pool.allocate(1_KiB, stream_id{s * 64}));
+  for (std::uint64_t s = 0; s < by_day(2'000u, 10'000u); ++s)
+    pool.deallocate(pool.allocate(1_KiB, stream_id{s * 64}));
   EXPECT_LE(pool.arena_count(), pool.max_arenas);
   EXPECT_GT(pool.arena_count(), 200u);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
   const std::size_t before = pool.metadata_bytes();
-  for (std::uint64_t s = 0; s < 10'000; ++s) {
+  for (std::uint64_t s = 0; s < by_day(2'000u, 10'000u); ++s) {
     pool.deallocate(pool.allocate(1_KiB, stream_id{s * 64 + 1'000'000}));
     if (s % 100 == 0) pool.trim();
   }

@@ -19,6 +19,7 @@
 #include <tessera/config/pytorch_conf.hpp>
 #include <tessera/config/torch_npu_conf.hpp>
 
+#include "../../by_day.hpp"
 #include "sound.hpp"
 
 namespace {
@@ -160,7 +161,7 @@ class writer {
 
 std::size_t strings() {
   const char* const setting = std::getenv("TESSERA_FUZZ_STRINGS");
-  return setting != nullptr ? std::strtoull(setting, nullptr, 10) : 200'000;
+  return setting != nullptr ? std::strtoull(setting, nullptr, 10) : tessera::by_day(20'000u, 200'000u);
 }
 
 template <typename Grammar>

@@ -17,7 +17,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "../../types_by_day.hpp"
+#include "../../by_day.hpp"
 
 // ---- long_lived.hpp
 namespace program {

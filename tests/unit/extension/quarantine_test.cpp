@@ -31,7 +31,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "../../types_by_day.hpp"
+#include "../../by_day.hpp"
 #include "operations.hpp"
 
 namespace {
@@ -350,7 +350,7 @@ class random_program {
 
 template <typename Recipe>
 void run(const setting& with) {
-  const random_program<Recipe> program(with, operations_or(10'000));
+  const random_program<Recipe> program(with, operations_or(by_day(3'000, 10'000)));
 }
 
 using npu_ranges = torch_npu_family::expandable;

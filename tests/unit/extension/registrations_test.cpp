@@ -21,7 +21,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "../../types_by_day.hpp"
+#include "../../by_day.hpp"
 #include "operations.hpp"
 
 namespace {
@@ -323,7 +323,7 @@ class random_program {
 
 template <typename Recipe>
 void run(const setting& with) {
-  const random_program<Recipe> program(with, operations_or(40'000));
+  const random_program<Recipe> program(with, operations_or(by_day(10'000, 40'000)));
   if (!testing::Test::HasFatalFailure()) program.expect_end();
 }
 

@@ -15,7 +15,7 @@
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>
 
-#include "../../types_by_day.hpp"
+#include "../../by_day.hpp"
 #include "../oom.hpp"
 
 // Random programs make every shipped recipe fail. Each report must agree with the allocator. No hint names

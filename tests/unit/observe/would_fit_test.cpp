@@ -21,7 +21,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "../../types_by_day.hpp"
+#include "../../by_day.hpp"
 
 namespace {
 
@@ -194,7 +194,7 @@ using recipes =
 TYPED_TEST_SUITE(would_fit_in, recipes, );
 
 TYPED_TEST(would_fit_in, foresees_what_the_requests_do) {
-  const tally all = this->run(8, true);
+  const tally all = this->run(by_day(3, 8), true);
   EXPECT_GT(all.yes, all.questions / 10);
   EXPECT_GT(all.questions - all.yes, all.questions / 10);
   EXPECT_EQ(all.other_counts, 0u);
@@ -203,7 +203,7 @@ TYPED_TEST(would_fit_in, foresees_what_the_requests_do) {
 }
 
 TYPED_TEST(would_fit_in, promises_nothing_that_fails_if_work_ends_meanwhile) {
-  const tally all = this->run(8, false);
+  const tally all = this->run(by_day(3, 8), false);
   EXPECT_GT(all.yes, all.questions / 10);
   EXPECT_EQ(all.fewer, 0u);
 }
@@ -221,7 +221,7 @@ using recipes_with_pools =
 TYPED_TEST_SUITE(would_fit_with_pools, recipes_with_pools, );
 
 TYPED_TEST(would_fit_with_pools, foresees_what_recovery_releases_of_other_pools) {
-  const tally all = this->template run<extension::private_pools>(20, true);
+  const tally all = this->template run<extension::private_pools>(by_day(6, 20), true);
   EXPECT_GT(all.yes, all.questions / 10);
   EXPECT_GT(all.questions - all.yes, all.questions / 10);
   EXPECT_EQ(all.other_counts, 0u);
@@ -232,7 +232,7 @@ TYPED_TEST(would_fit_with_pools, foresees_what_recovery_releases_of_other_pools)
 }
 
 TYPED_TEST(would_fit_with_pools, promises_nothing_that_fails_if_work_ends_meanwhile_or_graphs_are_captured) {
-  const tally all = this->template run<extension::private_pools>(20, false);
+  const tally all = this->template run<extension::private_pools>(by_day(6, 20), false);
   EXPECT_GT(all.yes, all.questions / 10);
   EXPECT_EQ(all.fewer, 0u);
 }

@@ -14,6 +14,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../../by_day.hpp"
 #include "../../conformance/planned_model.hpp"
 #include "recorded_steps.hpp"
 #include "tessera_replay/planner/make_plan.hpp"
@@ -312,7 +313,7 @@ TEST(make_plan, places_requests_that_are_never_freed) {
 }
 
 TEST(make_plan, is_deterministic) {
-  for (std::uint64_t seed = 1; seed < 40; ++seed) {
+  for (std::uint64_t seed = 1; seed < by_day(10u, 40u); ++seed) {
     const trace::recording source = conformance::plans::script(seed).record();
     const made_plan one = plan::make(source, {.effort = 0}), two = plan::make(source, {.effort = 0});
     EXPECT_EQ(one.numbers.fingerprint, two.numbers.fingerprint);
@@ -390,7 +391,7 @@ TEST(make_plan, does_not_depend_on_time) {
 }
 
 TEST(make_plan, finds_the_steps_of_loops_with_frees_in_any_order) {
-  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+  for (std::uint64_t seed = 1; seed <= by_day(1u, 3u); ++seed) {
     looping plain(seed);
     const std::vector<std::size_t> step = plain.sizes(20 + 30 * seed);
     for (int i = 0; i < 25; ++i) plain.pass(step, 0);
@@ -410,7 +411,7 @@ TEST(make_plan, finds_the_steps_of_loops_with_frees_in_any_order) {
 }
 
 TEST(make_plan, finds_the_outer_of_two_loops) {
-  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+  for (std::uint64_t seed = 1; seed <= by_day(1u, 5u); ++seed) {
     looping accumulation(seed);
     const std::vector<std::size_t> micro = accumulation.sizes(30), optimizer = accumulation.sizes(40);
     for (int i = 0; i < 8; ++i) {
@@ -446,8 +447,9 @@ TEST(make_plan, finds_steps_that_differ_a_little) {
 TEST(make_plan, divides_a_long_recording_soon) {
   looping of(1);
   const std::vector<std::size_t> step = of.sizes(1000);
-  for (int i = 0; i < 100; ++i) of.pass(step, 0);
-  expect_steps(of, 100, 1, "100,000 requests");
+  constexpr int passes = by_day(20, 100);
+  for (int i = 0; i < passes; ++i) of.pass(step, 0);
+  expect_steps(of, passes, 1, "passes of 1,000 requests");
 }
 
 TEST(make_plan, stops_when_the_plan_fits_a_capacity) {

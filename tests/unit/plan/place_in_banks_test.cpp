@@ -18,6 +18,7 @@
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../../by_day.hpp"
 #include "../../conformance/planned_model.hpp"
 #include "random_programs.hpp"
 #include "recorded_steps.hpp"
@@ -59,7 +60,7 @@ std::size_t least_outside(const std::vector<lifetime>& blocks, std::size_t capac
 TEST(place_in_banks, is_near_the_optimum_of_small_programs) {
   plan::detail::random_numbers random(1);
   std::size_t optimal = 0, found_bytes = 0, least_bytes = 0;
-  constexpr int rounds = 100;
+  constexpr int rounds = by_day(30, 100);
   for (int round = 0; round < rounds; ++round) {
     const program all = random_program(random, 1 + random.below(7), 8, 10, round % 2 == 0 ? 1 : 2);
     const std::size_t banks[] = {1 + random.below(15), 1000};
@@ -80,7 +81,7 @@ TEST(place_in_banks, is_near_the_optimum_of_small_programs) {
 
 TEST(place_in_banks, is_valid_for_random_programs_and_any_number_of_banks) {
   plan::detail::random_numbers random(2);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < by_day(60, 300); ++round) {
     const program all = random_program(random, random.below(40), 30, 100, 1 + random.below(4));
     const std::size_t alignment = std::size_t{1} << random.below(6);
     std::vector<std::size_t> banks(1 + random.below(4));
@@ -98,11 +99,11 @@ TEST(place_in_banks, is_valid_for_random_programs_and_any_number_of_banks) {
 // All bytes of the first bank are in use at all times, so that none of the overload is avoidable.
 TEST(place_in_banks, leaves_the_overload_outside_and_hardly_more) {
   plan::detail::random_numbers random(3);
-  for (int round = 0; round < 5; ++round) {
+  for (int round = 0; round < by_day(2, 5); ++round) {
     const program all = random_program(random, 400, 300, 1000, 1);
     const std::size_t peak = plan::place(all.blocks(), {.effort = 0}).lower_bound;
     const std::size_t banks[] = {peak / 4 * 3, unlimited};
-    const banked_placement found = place_in_banks(all.blocks(), banks, {.effort = 1});
+    const banked_placement found = place_in_banks(all.blocks(), banks, {.effort = by_day(0.1, 1)});
     ASSERT_TRUE(is_valid(all.blocks(), found));
     EXPECT_GE(found.lower_bound, peak - banks[0]);
     EXPECT_LE(found.outside - found.lower_bound, peak / 20) << "round " << round;
@@ -432,7 +433,7 @@ TEST(plan_over_banks, is_served_by_a_device_with_one_memory) {
 }
 
 TEST(plan_over_banks, is_sound_for_random_programs) {
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+  for (std::uint64_t seed = 1; seed <= by_day(15u, 60u); ++seed) {
     const conformance::plans::script program(seed);
     const made_plan single = make(program.record());
     if (single.numbers.bytes < 8_MiB) continue;

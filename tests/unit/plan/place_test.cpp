@@ -10,6 +10,7 @@
 
 #include <tessera/core/bytes.hpp>
 
+#include "../../by_day.hpp"
 #include "random_programs.hpp"
 #include "tessera_replay/planner/place.hpp"
 
@@ -85,7 +86,7 @@ std::size_t live_peak(const program& of) {
 
 TEST(place, finds_the_optimum_of_small_programs_and_proves_it) {
   plan::detail::random_numbers random(1);
-  for (int round = 0; round < 400; ++round) {
+  for (int round = 0; round < by_day(100, 400); ++round) {
     const program all = random_program(random, 1 + random.below(6), 8, 10, round % 2 == 0 ? 1 : 3);
     const placement found = place(all.blocks(), {.effort = 1});
     ASSERT_TRUE(is_valid(all.blocks(), found)) << "round " << round;
@@ -97,7 +98,7 @@ TEST(place, finds_the_optimum_of_small_programs_and_proves_it) {
 
 TEST(place, is_valid_for_random_programs) {
   plan::detail::random_numbers random(2);
-  for (int round = 0; round < 500; ++round) {
+  for (int round = 0; round < by_day(100, 500); ++round) {
     const program all = random_program(random, random.below(25), 30, 100, 1 + random.below(4));
     const std::size_t alignment = std::size_t{1} << random.below(6);
     const placement found =
@@ -185,7 +186,7 @@ TEST(place, stops_at_enough_bytes_and_reports_progress) {
 
 // As of the instances of MiniMalloc, whose capacity is known, but not their least height.
 TEST(place, fits_a_capacity_above_the_lower_bound) {
-  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+  for (std::uint64_t seed = 1; seed <= by_day(2u, 6u); ++seed) {
     plan::detail::random_numbers random(seed);
     program all;
     cut(all, random, {0, 100'000}, 1'000'000, 8);

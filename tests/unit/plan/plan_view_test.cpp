@@ -30,7 +30,7 @@
 #include <tessera/trace/captured.hpp>
 
 #include "../../conformance/planned_model.hpp"
-#include "../../types_by_day.hpp"
+#include "../../by_day.hpp"
 #include "recorded_steps.hpp"
 
 namespace {

@@ -35,7 +35,7 @@
 #include <tessera/trace/recording.hpp>
 
 #include "../../replay/recording_lines.hpp"
-#include "../../types_by_day.hpp"
+#include "../../by_day.hpp"
 #include "../interop/host_pools.hpp"
 
 namespace {

@@ -13,6 +13,8 @@
 
 #include <tessera/detail/blocks/free_list.hpp>
 
+#include "../../../by_day.hpp"
+
 namespace {
 
 using tessera::detail::bin;
@@ -151,7 +153,7 @@ struct counting_order : tessera::detail::by_size_and_address {
 
 // The blocks come and go in order, from both ends, and at random.
 TEST(bin, takes_few_steps_in_each_call_with_many_blocks) {
-  constexpr std::size_t count = 300000;
+  constexpr std::size_t count = tessera::by_day(50'000, 300'000);
   std::vector<block> storage(count);
   std::vector<std::size_t> order(count);
   std::mt19937_64 random(8);

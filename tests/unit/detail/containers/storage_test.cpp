@@ -9,6 +9,8 @@
 
 #include <tessera/detail/containers/containers.hpp>
 
+#include "../../../by_day.hpp"
+
 namespace {
 
 using tessera::detail::key_map;
@@ -84,7 +86,7 @@ struct counting_thing {
 TEST(key_map, takes_few_steps_in_each_call_while_it_grows_and_shrinks) {
   key_map<counting_thing> map;
   std::mt19937_64 random(3);
-  std::vector<counting_thing> things(1000000);
+  std::vector<counting_thing> things(tessera::by_day(250'000, 1'000'000));
   std::size_t most = 0;
   const auto count = [&most](auto call) {
     counting_thing::reads = 0;
