@@ -29,8 +29,8 @@
 #include <tessera/tessera.hpp>
 #include <tessera/trace/captured.hpp>
 
-#include "../../conformance/planned_model.hpp"
 #include "../../by_day.hpp"
+#include "../../conformance/planned_model.hpp"
 #include "recorded_steps.hpp"
 
 namespace {

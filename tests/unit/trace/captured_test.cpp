@@ -34,8 +34,8 @@
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
 
-#include "../../replay/recording_lines.hpp"
 #include "../../by_day.hpp"
+#include "../../replay/recording_lines.hpp"
 #include "../interop/host_pools.hpp"
 
 namespace {
