@@ -126,6 +126,45 @@ TYPED_TEST(host_memory, that_has_run_out_fails_requests_and_loses_nothing) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
+// The call that needs some fails with a reason. What the others hold can be given back.
+TEST(host_memory, that_runs_out_fails_calls_of_a_simulated_device) {
+  std::uint64_t k = 1;
+  for (bool failed = true; failed; ++k) {
+    simulated_device device{simulated_device::options{.log_calls = 8}};
+    asked = 0;
+    fails_at = k;
+    fails_for = 1;
+    simulated_device::physical memory{};
+    simulated_device::shareable name{};
+    void* const segment = device.acquire(2_MiB);
+    void* const range = device.reserve(2_MiB, 2_MiB);
+    const bool created = device.create(2_MiB, page_kind::normal, memory);
+    const bool mapped = created && range != nullptr && device.map(range, 2_MiB, memory);
+    const bool exported = created && device.export_memory(memory, provider::importers::any, name);
+    const std::uint64_t before_ns = device.now_ns();
+    for (int i = 0; i < 2; ++i) device.submit(stream_id{1}, 1'000);
+    simulated_device::event mark;
+    ASSERT_TRUE(device.record(stream_id{1}, mark));
+    ASSERT_TRUE(device.wait(mark));
+    fails_at = 0;
+    EXPECT_TRUE(device.query(mark));
+    device.discard(mark);
+    failed = asked >= k;
+    const bool all = segment != nullptr && range != nullptr && created && mapped && exported;
+    EXPECT_LE(device.log().size(), 8u);
+    EXPECT_EQ(all, std::string_view(device.last_error()).empty()) << "demand " << k;
+    EXPECT_EQ(all, std::string_view(device.last_error()).find("host memory") == std::string_view::npos);
+    EXPECT_GE(device.now_ns(), before_ns + 2'000) << "demand " << k;
+    EXPECT_EQ(mapped && device.unmap(range, 2_MiB), mapped);
+    EXPECT_EQ(created && device.destroy(memory), created);
+    EXPECT_EQ(range != nullptr && device.unreserve(range, 2_MiB), range != nullptr);
+    EXPECT_EQ(segment != nullptr && device.release(segment, 2_MiB), segment != nullptr);
+    EXPECT_EQ(device.used(), 0u) << "demand " << k;
+    EXPECT_EQ(device.held(), simulated_device::holdings{}) << "demand " << k;
+  }
+  EXPECT_GT(k, 6u) << "each kind of call needs host memory";
+}
+
 // A free needs no host memory. The whole block is then withheld, until there is host memory again.
 TEST(host_memory, that_has_run_out_serves_no_faulty_memory) {
   caching_allocator<pytorch<>, simulated_device, extension::quarantine> pool;
@@ -349,7 +388,7 @@ void expect_no_untagged_blocks(Allocate allocate) {
   for (std::uint64_t k = 1; served < 2000; ++k) {
     asked = 0;
     fails_at = 1 + k % 3;
-    fails_for = 4;  // also where a miss asks again
+    fails_for = k % 2 * 4;  // also where a miss asks again; every other request gets what it needs
     const bool works = allocate(pool);
     fails_at = 0;
     served += works ? 1 : 0;

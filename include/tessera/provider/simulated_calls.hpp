@@ -19,6 +19,7 @@ struct simulated_outcome {
 
   [[nodiscard]] bool works() const noexcept { return broken_rule == nullptr; }
 };
+inline constexpr simulated_outcome out_of_host_memory{no_host_memory, true};
 
 /// Counts, logs and times the calls of a simulated device. It can make chosen calls fail.
 class simulated_calls {
@@ -121,22 +122,23 @@ class simulated_calls {
     [[nodiscard]] const logged& operator[](std::size_t n) const noexcept { return first_[n]; }
     [[nodiscard]] const logged& back() const noexcept { return first_[size_ - 1]; }
 
-    /// Adds a call. If the log is full, drops the oldest, at a cost linear in the length.
+    /// Adds a call. If the log is full, or host memory runs out, drops the oldest, at a cost linear in the length.
     void add(const logged& entry) noexcept {
-      if (limit_ == 0) return;
-      if (size_ == limit_) {
+      if (size_ == room_ && room_ < limit_) grow();
+      if (room_ == 0) return;
+      if (size_ == room_) {
         for (std::size_t n = 1; n < size_; ++n) first_[n - 1] = first_[n];
         --size_;
       }
-      if (size_ == room_) grow();
       first_[size_++] = entry;
     }
 
    private:
     void grow() noexcept {
-      const std::size_t room = room_ < limit_ / 2 ? larger(2 * room_, std::size_t{16}) : limit_;
+      const std::size_t room =
+          room_ < limit_ / 2 ? smaller(larger(2 * room_, std::size_t{16}), limit_) : limit_;
       auto* const all = new (std::nothrow) logged[room];
-      if (all == nullptr) fatal(no_host_memory);
+      if (all == nullptr) return;
       for (std::size_t n = 0; n < size_; ++n) all[n] = first_[n];
       delete[] first_;
       first_ = all;
@@ -347,7 +349,7 @@ class simulated_streams : public simulated_calls {
   }
   bool make_wait(stream_id stream, stream_id other, std::uint64_t at) noexcept {
     const auto queue_wait = [&, this]() -> simulated_outcome {
-      if (!order_.reserve(stream, other)) return {no_host_memory};
+      if (!order_.reserve(stream, other)) return out_of_host_memory;
       if (stream == other) return {};
       queue(stream, larger(end_of_work(stream), end_of_work(other, at)));
       (void)order_.add(stream, position(stream), other, at);
@@ -360,7 +362,8 @@ class simulated_streams : public simulated_calls {
     return make_wait(stream, mark.stream, mark.position);
   }
 
-  /// Submits work of `duration` nanoseconds, which starts after the stream's earlier work.
+  /// Submits work of `duration` nanoseconds, which starts after the stream's earlier work. If host memory runs out, waits
+  /// until the work is done.
   ///   Cost:  logarithmic in the running tasks and the streams
   void submit(stream_id stream, std::uint64_t duration) {
     queue(stream, saturating_add(end_of_work(stream), duration));
@@ -380,15 +383,18 @@ class simulated_streams : public simulated_calls {
     std::uint64_t waited_serial = 0;     ///< the latest event for which a caller has waited
     std::uint64_t waited_positions = 0;  ///< how much work a caller has waited for
   };
-  [[nodiscard]] submitted& work_of(stream_id stream) noexcept {
-    if (streams_.find(stream.handle) == nullptr && !streams_.insert_default(stream.handle))
-      fatal(no_host_memory);
-    return *streams_.find(stream.handle);
+  /// Null if host memory ran out.
+  [[nodiscard]] submitted* work_of(stream_id stream) noexcept {
+    submitted* const work = streams_.find(stream.handle);
+    if (work != nullptr || !streams_.insert_default(stream.handle)) return work;
+    return streams_.find(stream.handle);
   }
+  /// If host memory runs out, held events stay not done.
   void note_wait(stream_id stream, std::uint64_t serial, std::uint64_t positions) noexcept {
-    submitted& work = work_of(stream);
-    work.waited_serial = larger(work.waited_serial, serial);
-    work.waited_positions = larger(work.waited_positions, positions);
+    submitted* const work = work_of(stream);
+    if (work == nullptr) return;
+    work->waited_serial = larger(work->waited_serial, serial);
+    work->waited_positions = larger(work->waited_positions, positions);
   }
 
   /// The time at which the work of a stream up to a position ends, or now if that is later.
@@ -399,11 +405,12 @@ class simulated_streams : public simulated_calls {
   }
   /// Submits a task that ends at this time. Erases tasks that have ended, except the last one.
   void queue(stream_id stream, std::uint64_t ends_ns) noexcept {
-    submitted& work = work_of(stream);
-    if (!work.ends_ns.insert(++work.position, ends_ns)) fatal(no_host_memory);
-    for (auto* first = work.ends_ns.from(0); first->value <= now_ns() && first->key < work.position;
-         first = work.ends_ns.from(0))
-      work.ends_ns.extract(first->key);
+    submitted* const work = work_of(stream);
+    if (work == nullptr || !work->ends_ns.insert(work->position + 1, ends_ns)) return wait_until(ends_ns);
+    ++work->position;
+    for (auto* first = work->ends_ns.from(0); first->value <= now_ns() && first->key < work->position;
+         first = work->ends_ns.from(0))
+      work->ends_ns.extract(first->key);
   }
 
   /// Makes a call on a stream, which fails only if it is made to fail.

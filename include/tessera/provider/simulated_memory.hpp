@@ -212,10 +212,13 @@ class simulated_ranges {
     simulated_outcome outcome = memory->take(bytes, kind);
     if (!outcome.works()) return outcome;
     const std::size_t entries = ((bytes - 1) >> std::countr_zero(memory->page_size(kind))) + 1;
+    if (!segments_.insert(p, {bytes, entries, kind, memory})) {
+      memory->give_back(bytes, kind);
+      return out_of_host_memory;
+    }
     outcome.address = p;
     take(p, bytes);
     outcome.units = bytes >> 20;
-    (void)segments_.insert(outcome.address, {bytes, entries, kind, memory});
     entries_ += entries;
     return outcome;
   }
@@ -235,8 +238,8 @@ class simulated_ranges {
     if (!std::has_single_bit(to)) return {"the alignment is no power of two"};
     void* const p = find_room(bytes, to);
     if (p == nullptr) return {"no addresses are left", true};
+    if (!ranges_.insert(p, {bytes})) return out_of_host_memory;
     take(p, bytes);
-    (void)ranges_.insert(p, {bytes});
     return {.address = p};
   }
   [[nodiscard]] simulated_outcome unreserve(const void* p, std::size_t bytes) {
@@ -257,7 +260,8 @@ class simulated_ranges {
     if (ranges_.around(p, bytes) == nullptr) return {"the range ends before the memory does"};
     if (mappings_.overlaps(p, bytes)) return {"memory is mapped here already"};
     const std::size_t entries = bytes / memory->page_size();
-    (void)mappings_.insert(p, {bytes, address_of(p), entries, handle, granted, memory});
+    if (!mappings_.insert(p, {bytes, address_of(p), entries, handle, granted, memory}))
+      return out_of_host_memory;
     if (!granted) not_granted_ += bytes;
     entries_ += entries;
     return {.units = entries};
@@ -388,7 +392,9 @@ class simulated_process : public reference_count {
       return {"the size is 0 or no multiple of the page size"};
     simulated_outcome outcome = memory->take(bytes, kind);
     if (!outcome.works()) return outcome;
-    handle = hold({.memory = counted_ptr(new simulated_piece(memory, bytes, kind))});
+    auto* const piece = new (std::nothrow) simulated_piece(memory, bytes, kind);
+    if (piece == nullptr) memory->give_back(bytes, kind);
+    if (piece == nullptr || !hold({.memory = counted_ptr(piece)}, handle)) return out_of_host_memory;
     outcome.units = bytes >> 20;
     return outcome;
   }
@@ -440,8 +446,7 @@ class simulated_process : public reference_count {
     if (!m->exported->may_import(number_)) return {"this process is not listed"};
     if (m->memory->device() != memory_->device() && !peers_[m->memory->device()])
       return {"the memory is on another device, without peer access"};
-    handle = hold({.memory = m->memory, .imported = true});
-    return {};
+    return hold({.memory = m->memory, .imported = true}, handle) ? simulated_outcome{} : out_of_host_memory;
   }
   [[nodiscard]] simulated_outcome enable_peer_access(unsigned device) {
     if (device == memory_->device()) return {"a device is no peer of itself"};
@@ -494,10 +499,13 @@ class simulated_process : public reference_count {
   [[nodiscard]] std::size_t first_of_process() const noexcept {
     return static_cast<std::size_t>((number_ - 1) % 1024) << 40;
   }
-  [[nodiscard]] std::uint64_t hold(held m) {
-    held_bytes_ += m.memory->bytes();
-    if (!handles_.insert(++last_handle_, std::move(m))) fatal(no_host_memory);
-    return last_handle_;
+  /// Sets `handle` to a new handle; false if host memory ran out.
+  [[nodiscard]] bool hold(held m, std::uint64_t& handle) noexcept {
+    const std::size_t bytes = m.memory->bytes();
+    if (!handles_.insert(last_handle_ + 1, std::move(m))) return false;
+    held_bytes_ += bytes;
+    handle = ++last_handle_;
+    return true;
   }
 
   counted_ptr<simulated_machine> machine_;
