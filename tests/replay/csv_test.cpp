@@ -17,10 +17,7 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/pytorch.hpp>
-#include <tessera/recipe/pytorch_family.hpp>
-#include <tessera/tool/any_recipe.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
 #include "tessera_replay/decisions.hpp"
@@ -28,6 +25,7 @@
 
 #include "printed.hpp"
 #include "recording_lines.hpp"
+#include "tool_recipe.hpp"
 
 namespace {
 
@@ -37,6 +35,7 @@ using recording_lines::lines;
 using replay::read_lifetimes;
 using replay::read_result;
 using replay::read_text_trace;
+using replay_tests::tool_recipe;
 using tessera::trace::event;
 using tessera::trace::input_error;
 using tessera::trace::read_csv;
@@ -106,12 +105,10 @@ TEST(read_csv, at_most_256_scopes_are_open) {
             "T:258: the scopes of more than 256 private pools are open");
 }
 
-template <typename Recipe>
-std::string decisions_of(const read_result<recording>& read) {
-  return replay_tests::printed([&read](std::FILE* out) {
+std::string decisions_of(const char* recipe, const read_result<recording>& read) {
+  return replay_tests::printed([&](std::FILE* out) {
     replay::write_decisions(out, tessera::trace::program(std::get<recording>(read)),
-                            tessera::provider::simulated_device{},
-                            tessera::tool::detail::any_recipe::of<Recipe>({}));
+                            tessera::provider::simulated_device{}, tool_recipe(recipe));
   });
 }
 
@@ -123,7 +120,7 @@ TEST(write_decisions, say_which_operations_on_private_pools_change_nothing) {
           "f,2,0,0,12\nc,1,0,0,13\nn,1,0,0,14\n"),
       "T");
   EXPECT_EQ(
-      decisions_of<tessera::recipe::pytorch<>>(read),
+      decisions_of("pytorch", read),
       "0 b 1 uses=1\nS+ 1 20971520\n1 a 0 1048577 0 -> 1+0 blk=1049088\n2 b 1 -> error\n3 c 0 -> error\n"
       "S+ 2 20971520\n4 a 1 1048577 9 -> 2+0 blk=1049088\n5 j 1 9\n"
       "S+ 3 20971520\n6 a 2 1048577 9 -> 3+0 blk=1049088\n7 x 1 -> error\n8 n 1\n9 x 1 uses=0\n"
@@ -140,7 +137,7 @@ const std::string sleeps =
         "f,0,0,0,16\nf,2,0,0,17\n");
 
 TEST(write_decisions, say_what_sleeps_and_wakes) {
-  EXPECT_EQ(decisions_of<tessera::recipe::pytorch_family::expandable>(tessera::trace::read_csv(sleeps, "T")),
+  EXPECT_EQ(decisions_of("pytorch_expandable", tessera::trace::read_csv(sleeps, "T")),
             "0 b 1 uses=1\nV+ 1 96636764160\nM+ 1 0 20971520\n1 a 0 4194304 0 -> 1+0 blk=4194304\n"
             "2 s 1 -> error: an extension forbids waiting for the device, for example while a graph is "
             "recorded\n3 n 1\n"
@@ -154,19 +151,18 @@ TEST(write_decisions, say_what_sleeps_and_wakes) {
 }
 
 TEST(write_decisions, repeat_the_marks_of_steps) {
-  EXPECT_EQ(decisions_of<tessera::recipe::passthrough>(
-                tessera::trace::read_csv(csv("m,7,0,0,0\na,0,64,0,1\nm,0,0,0,2\ne,0,1,0,3\n"), "T")),
+  EXPECT_EQ(decisions_of("passthrough",
+                         tessera::trace::read_csv(csv("m,7,0,0,0\na,0,64,0,1\nm,0,0,0,2\ne,0,1,0,3\n"), "T")),
             "0 m 7\nS+ 1 512\n1 a 0 64 0 -> 1+0 blk=512\n2 m 0\n3 e 0\n# end in_use=512 peak=512\n");
 }
 
 TEST(write_decisions, name_a_segment_that_goes_back_with_its_block) {
-  EXPECT_EQ(decisions_of<tessera::recipe::passthrough>(
-                tessera::trace::read_csv(csv("a,0,64,0,0\nf,0,64,0,1\n"), "T")),
+  EXPECT_EQ(decisions_of("passthrough", tessera::trace::read_csv(csv("a,0,64,0,0\nf,0,64,0,1\n"), "T")),
             "S+ 1 512\n0 a 0 64 0 -> 1+0 blk=512\nS- 1 512\n1 f 0 1+0 blk=512\n# end in_use=0 peak=512\n");
 }
 
 TEST(write_decisions, say_that_segments_cannot_sleep) {
-  const std::string text = decisions_of<tessera::recipe::pytorch<>>(tessera::trace::read_csv(sleeps, "T"));
+  const std::string text = decisions_of("pytorch", tessera::trace::read_csv(sleeps, "T"));
   for (const std::string done : {"2 s 1", "5 s 1", "7 s 1", "9 w 2", "10 s 0", "12 w 1", "13 w 1", "14 w 0"})
     EXPECT_NE(text.find("\n" + done + " -> error: the allocator cannot sleep\n"), text.npos) << done;
   EXPECT_NE(text.find("\n11 a 2 4194304 0 -> 1+4194304 blk=4194304\n"), text.npos) << "the request is served";
@@ -175,7 +171,7 @@ TEST(write_decisions, say_that_segments_cannot_sleep) {
 TEST(replay, copies_contents_on_the_stream_of_the_operation) {
   const auto read =
       tessera::trace::read_csv(csv("a,0,4194304,0,0\ns,0,1,5,1\nw,0,0,6,2\ns,0,0,0,3\nw,0,0,7,4\n"), "T");
-  auto on = tessera::tool::detail::any_recipe::of<tessera::recipe::pytorch_family::expandable>({}).make({});
+  auto on = tool_recipe("pytorch_expandable").make({});
   EXPECT_EQ(tessera::trace::replay(tessera::trace::program(std::get<recording>(read)), on), 0u);
   EXPECT_EQ(on.provider().calls().copy_to_host, 1u);
   EXPECT_EQ(on.provider().calls().copy_to_device, 1u);

@@ -8,16 +8,13 @@
 #include <variant>
 
 #include <tessera/config/pytorch_conf.hpp>
-#include <tessera/interop/memory_fraction.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/recipe/pytorch.hpp>
-#include <tessera/recipe/pytorch_family.hpp>
-#include <tessera/tool/any_recipe.hpp>
 #include <tessera/trace/csv.hpp>
 #include "tessera_replay/decisions.hpp"
 #include "tessera_replay/lifetimes.hpp"
 
 #include "printed.hpp"
+#include "tool_recipe.hpp"
 
 namespace golden {
 
@@ -43,21 +40,12 @@ inline std::string decisions(const std::string& trace, const std::string& conf, 
 
   const t::program program(std::get<t::recording>(read));
   return replay_tests::printed([&](std::FILE* out) {
-    const auto write = [&]<typename Recipe>(tessera::recipe::policies<Recipe> chosen) {
-      if (settings.garbage_collection_threshold != tessera::fraction{})
-        (void)tessera::interop::set_memory_fraction(chosen, 1.0);
-      replay::write_decisions(out, program,
-                              tessera::provider::simulated_device{
-                                  tessera::provider::simulated_device::options{.capacity = capacity}},
-                              tessera::tool::detail::any_recipe::of<Recipe>(chosen));
-    };
-    if (settings.expandable_segments) {
-      write.operator()<tessera::recipe::pytorch_family::expandable>(
-          tessera::recipe::pytorch_family::expandable::configured(settings));
-    } else {
-      write.operator()<tessera::recipe::pytorch<>>(
-          tessera::recipe::pytorch_family::native::configured(settings));
-    }
+    replay::memory_limits limits;
+    if (settings.garbage_collection_threshold != tessera::fraction{}) limits.fraction = 1.0;
+    replay::write_decisions(out, program,
+                            tessera::provider::simulated_device{
+                                tessera::provider::simulated_device::options{.capacity = capacity}},
+                            replay_tests::tool_recipe("pytorch", conf, limits));
   });
 }
 

@@ -15,19 +15,20 @@
 #include <tessera/recipe/power_of_two.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
-#include <tessera/tool/any_recipe.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
 #include "tessera_replay/files.hpp"
 #include "tessera_replay/memory_map.hpp"
 #include "tessera_replay/replayed.hpp"
 
+#include "tool_recipe.hpp"
+
 namespace {
 
 using namespace tessera;
 using namespace tessera::trace;
 using namespace replay;
-using tool::detail::any_recipe;
+using replay_tests::tool_recipe;
 using kind = event::kind;
 using use = memory_map::use;
 
@@ -41,20 +42,20 @@ std::vector<cell> cells(const memory_map& map) {
   for (const memory_map::cell& c : map.cells) all.push_back({c.is, c.bytes, c.requested, c.event});
   return all;
 }
-template <typename Recipe>
-memory_map map_of(const std::vector<event>& events, std::size_t at) {
+memory_map map_of(const char* recipe, const std::vector<event>& events, std::size_t at) {
   const recording made{"", events};
-  return map_after(program(made), at, simulated_device{}, any_recipe::of<Recipe>({}));
+  return map_after(program(made), at, simulated_device{}, tool_recipe(recipe));
 }
 
 TEST(memory_map, distinguishes_non_releasable_from_releasable) {
-  const memory_map map = map_of<pytorch<>>({{kind::allocate, 0, 12_MiB},
-                                            {kind::allocate, 1, 8_MiB},
-                                            {kind::allocate, 2, 30_MiB, stream_id{1}},
-                                            {kind::free, 0},
-                                            {kind::free, 2},
-                                            {kind::free, 1}},
-                                           4);
+  const memory_map map = map_of("pytorch",
+                                {{kind::allocate, 0, 12_MiB},
+                                 {kind::allocate, 1, 8_MiB},
+                                 {kind::allocate, 2, 30_MiB, stream_id{1}},
+                                 {kind::free, 0},
+                                 {kind::free, 2},
+                                 {kind::free, 1}},
+                                4);
   ASSERT_EQ(map.segments.size(), 3u);
   EXPECT_EQ(map.segments[0].bytes, 12_MiB);  // a segment of its own
   EXPECT_EQ(map.segments[0].live_blocks, 0u);
@@ -79,11 +80,12 @@ TEST(memory_map, distinguishes_non_releasable_from_releasable) {
 
 // In a range, whole pages of a free block could be released. The rest shares pages with its neighbours.
 TEST(memory_map, splits_free_blocks_at_releasable_pages) {
-  const memory_map map = map_of<pytorch_family::expandable>({{kind::allocate, 0, 10_MiB},
-                                                             {kind::allocate, 1, 50_MiB},
-                                                             {kind::allocate, 2, 10_MiB},
-                                                             {kind::free, 1}},
-                                                            3);
+  const memory_map map = map_of("pytorch_expandable",
+                                {{kind::allocate, 0, 10_MiB},
+                                 {kind::allocate, 1, 50_MiB},
+                                 {kind::allocate, 2, 10_MiB},
+                                 {kind::free, 1}},
+                                3);
   ASSERT_EQ(map.segments.size(), 1u);
   EXPECT_TRUE(map.segments[0].in_range);
   const std::vector<cell> expected{{use::live, 10_MiB, 10_MiB, 0},
@@ -96,12 +98,13 @@ TEST(memory_map, splits_free_blocks_at_releasable_pages) {
 }
 
 TEST(memory_map, shows_pending_blocks) {
-  const memory_map map = map_of<pytorch<>>({{kind::answer_events, 0, 0},
-                                            {kind::allocate, 7, 1000},
-                                            {kind::allocate, 8, 3_MiB},
-                                            {kind::record_stream, 8, 0, stream_id{1}},
-                                            {kind::free, 8}},
-                                           4);
+  const memory_map map = map_of("pytorch",
+                                {{kind::answer_events, 0, 0},
+                                 {kind::allocate, 7, 1000},
+                                 {kind::allocate, 8, 3_MiB},
+                                 {kind::record_stream, 8, 0, stream_id{1}},
+                                 {kind::free, 8}},
+                                4);
   const std::vector<cell> expected{{use::live, 1024, 1000, 1},
                                    {use::non_releasable, 2_MiB - 1024, 0, 0},
                                    {use::pending, 3_MiB, 3_MiB, 2},
@@ -119,7 +122,7 @@ const std::vector<event> two_pools{{kind::begin_pool, 7, 1},   {kind::allocate, 
                                    {kind::allocate, 3, 5_MiB}, {kind::free, 1}};
 
 TEST(memory_map, shows_private_pools_and_what_sleeps) {
-  memory_map map = map_of<pytorch_family::expandable>(two_pools, two_pools.size() - 1);
+  memory_map map = map_of("pytorch_expandable", two_pools, two_pools.size() - 1);
   ASSERT_EQ(map.segments.size(), 3u);
   std::vector<std::uint64_t> pools;
   std::vector<bool> asleep;
@@ -145,7 +148,7 @@ TEST(memory_map, shows_private_pools_and_what_sleeps) {
 }
 
 TEST(memory_map, of_segments_shows_private_pools_awake) {
-  const memory_map map = map_of<pytorch<>>(two_pools, two_pools.size() - 1);
+  const memory_map map = map_of("pytorch", two_pools, two_pools.size() - 1);
   std::vector<std::uint64_t> pools;
   for (const memory_map::segment& s : map.segments) {
     pools.push_back(s.private_pool);
@@ -158,13 +161,13 @@ TEST(memory_map, of_segments_shows_private_pools_awake) {
 // On a recorded program: the map covers all reserved memory, its non-releasable bytes are those of
 // inspect.hpp, and coarser maps have the same sums.
 template <typename Recipe>
-void compare_with_the_allocator(const program& source, std::size_t at) {
+void compare_with_the_allocator(const char* recipe, const program& source, std::size_t at) {
   const auto& events = source.events();
   const recording until{"", {events.begin(), events.begin() + static_cast<std::ptrdiff_t>(at) + 1}};
   replayed<Recipe> pool;
   tessera::trace::replay(program(until), pool);
   const usage now = pool.current_usage();
-  memory_map map = map_after(source, at, simulated_device{}, any_recipe::of<Recipe>({}));
+  memory_map map = map_after(source, at, simulated_device{}, tool_recipe(recipe));
   EXPECT_EQ(map.sums.reserved, now.reserved);
   EXPECT_EQ(map.sums.live, now.allocated);
   EXPECT_EQ(map.sums.pending, now.pending());
@@ -196,12 +199,12 @@ TEST(memory_map, agrees_with_the_allocator_on_a_recorded_program) {
     const program source(std::get<recording>(read));
     for (const std::size_t at : {0u, 777u, 30929u}) {
       SCOPED_TRACE(std::string(name) + " after event " + std::to_string(at));
-      compare_with_the_allocator<pytorch<>>(source, at);
-      compare_with_the_allocator<pytorch_family::expandable>(source, at);
-      compare_with_the_allocator<stitched>(source, at);
-      compare_with_the_allocator<power_of_two>(source, at);
-      compare_with_the_allocator<passthrough>(source, at);
-      compare_with_the_allocator<paddle_family::auto_growth>(source, at);
+      compare_with_the_allocator<pytorch<>>("pytorch", source, at);
+      compare_with_the_allocator<pytorch_family::expandable>("pytorch_expandable", source, at);
+      compare_with_the_allocator<stitched>("stitched", source, at);
+      compare_with_the_allocator<power_of_two>("power_of_two", source, at);
+      compare_with_the_allocator<passthrough>("passthrough", source, at);
+      compare_with_the_allocator<paddle_family::auto_growth>("paddle", source, at);
     }
   }
 }
@@ -211,7 +214,7 @@ TEST(memory_map, joins_small_neighbours_first) {
   for (std::uint64_t id = 0; id < 100; ++id) events.push_back({kind::allocate, id, 512});
   events.push_back({kind::allocate, 100, 8_MiB});
   events.push_back({kind::free, 50});
-  memory_map map = map_of<pytorch<>>(events, events.size() - 1);
+  memory_map map = map_of("pytorch", events, events.size() - 1);
   ASSERT_EQ(map.cells.size(), 103u);  // a free block lies after the small ones and the large one
   map.coarsen(103);
   EXPECT_EQ(map.cells.size(), 103u);
@@ -234,7 +237,7 @@ TEST(memory_map, shows_the_largest_free_block_before_a_failure) {
                         {kind::free, 0},
                         {kind::allocate, 2, 31_MiB}}};
   simulated_device small{simulated_device::options{.capacity = 60_MiB}};
-  const memory_map map = map_after(program(made), 3, std::move(small), any_recipe::of<pytorch<>>({}));
+  const memory_map map = map_after(program(made), 3, std::move(small), tool_recipe("pytorch"));
   EXPECT_EQ(map.largest_free, 30_MiB);
   EXPECT_EQ(map.sums.reserved, 30_MiB);  // the free segment was released, which was not enough
   EXPECT_EQ(map.sums.non_releasable, 0u);

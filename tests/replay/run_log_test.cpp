@@ -11,10 +11,6 @@
 
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/recipe/passthrough.hpp>
-#include <tessera/recipe/stitched.hpp>
-#include <tessera/tessera.hpp>
-#include <tessera/tool/any_recipe.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
 #include "tessera_replay/files.hpp"
@@ -22,17 +18,19 @@
 #include "tessera_replay/memory_map.hpp"
 #include "tessera_replay/run_log.hpp"
 
+#include "tool_recipe.hpp"
+
 namespace {
 
 using namespace tessera;
 using namespace tessera::trace;
 using namespace replay;
+using replay_tests::tool_recipe;
 using kind = event::kind;
 using use = memory_map::use;
 
-template <typename Recipe>
-logged_run log_of(const program& source, std::size_t buckets = 1 << 20) {
-  return log_replay(source, buckets, any_recipe::of<Recipe>({}), simulated_device{});
+logged_run log_of(const char* recipe, const program& source) {
+  return log_replay(source, 1 << 20, tool_recipe(recipe), simulated_device{});
 }
 
 TEST(run_log, has_blocks_and_segments_with_the_events_between_which_they_exist) {
@@ -46,7 +44,7 @@ TEST(run_log, has_blocks_and_segments_with_the_events_between_which_they_exist) 
                         {kind::allocate, 9, 5_MiB},
                         {kind::free, 8},
                         {kind::empty_cache}}};
-  const logged_run found = log_of<pytorch<>>(program(made));
+  const logged_run found = log_of("pytorch", program(made));
   ASSERT_EQ(found.log.blocks.size(), 3u);
   EXPECT_EQ(found.log.blocks[0].bytes, 12_MiB);
   EXPECT_EQ(found.log.blocks[0].live_to, 4u);
@@ -84,7 +82,7 @@ TEST(run_log, splits_what_is_released_in_part) {
 TEST(run_log, notes_a_failure_and_a_block_without_address) {
   const recording made{"", {{kind::allocate, 0, 30_MiB}, {kind::allocate, 1, 31_MiB}, {kind::free, 1}}};
   const program source(made);
-  const logged_run found = log_replay(source, 8, any_recipe::of<pytorch<>>({}),
+  const logged_run found = log_replay(source, 8, tool_recipe("pytorch"),
                                       simulated_device{simulated_device::options{.capacity = 60_MiB}});
   EXPECT_EQ(found.failures, 1u);
   EXPECT_EQ(found.first_failure, 1u);
@@ -98,9 +96,8 @@ recording trace_of(const std::string& name) {
 }
 
 // The sums of the log are those of the allocator after each event, and its map is that of a replay.
-template <typename Recipe>
-void compare_with_the_allocator(const program& source) {
-  const logged_run found = log_of<Recipe>(source);
+void compare_with_the_allocator(const char* recipe, const program& source) {
+  const logged_run found = log_of(recipe, source);
   const timeline sums = timeline_of(found.log, source, 1 << 20);
   ASSERT_EQ(sums.events(), found.over.events());
   for (std::size_t i = 0; i < sums.events(); ++i) {
@@ -114,7 +111,7 @@ void compare_with_the_allocator(const program& source) {
   for (const std::size_t at : {std::size_t{0}, sums.events() / 40, sums.worst_event(), sums.events() - 1}) {
     SCOPED_TRACE(at);
     const memory_map mine = map_at(found.log, source, at);
-    const memory_map expected = map_after(source, at, simulated_device{}, any_recipe::of<Recipe>({}));
+    const memory_map expected = map_after(source, at, simulated_device{}, tool_recipe(recipe));
     EXPECT_EQ(mine.sums.reserved, expected.sums.reserved);
     EXPECT_EQ(mine.sums.live, expected.sums.live);
     EXPECT_EQ(mine.sums.pending, expected.sums.pending);
@@ -138,10 +135,10 @@ void compare_with_the_allocator(const program& source) {
 TEST(run_log, agrees_with_the_allocator_on_recorded_programs) {
   const recording made = trace_of("gnn_sage_streams");
   const program source(made);
-  compare_with_the_allocator<pytorch<>>(source);
-  compare_with_the_allocator<pytorch_family::expandable>(source);
-  compare_with_the_allocator<stitched>(source);
-  compare_with_the_allocator<passthrough>(source);
+  compare_with_the_allocator("pytorch", source);
+  compare_with_the_allocator("pytorch_expandable", source);
+  compare_with_the_allocator("stitched", source);
+  compare_with_the_allocator("passthrough", source);
 }
 
 TEST(run_log, agrees_with_the_allocator_on_private_pools_that_sleep) {
@@ -158,10 +155,10 @@ TEST(run_log, agrees_with_the_allocator_on_private_pools_that_sleep) {
                         {kind::free, 1},
                         {kind::wake, 7}}};
   const program source(made);
-  compare_with_the_allocator<pytorch<>>(source);
-  compare_with_the_allocator<pytorch_family::expandable>(source);
+  compare_with_the_allocator("pytorch", source);
+  compare_with_the_allocator("pytorch_expandable", source);
   std::vector<std::uint64_t> pools;
-  for (const run_log::segment& s : log_of<pytorch<>>(source).log.segments) pools.push_back(s.private_pool);
+  for (const run_log::segment& s : log_of("pytorch", source).log.segments) pools.push_back(s.private_pool);
   EXPECT_EQ(pools, (std::vector<std::uint64_t>{7, 7, 3, 0})) << "numbered as in the recording";
 }
 
@@ -174,7 +171,7 @@ TEST(run_log, has_the_memory_of_a_plan) {
       .bytes = 5_MiB, .peak_live = 5_MiB, .kinds = kinds, .tracks = tracks, .entries = entries};
   const recording made{"", {{kind::allocate, 0, 5_MiB}, {kind::allocate, 1, 3_MiB}, {kind::free, 0}}};
   const program source(made);
-  const logged_run found = log_replay(source, 8, any_recipe::of<pytorch<>>({}), simulated_device{}, &numbers);
+  const logged_run found = log_replay(source, 8, tool_recipe("pytorch"), simulated_device{}, &numbers);
   const timeline sums = timeline_of(found.log, source, 8);
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(sums.buckets()[i].reserved, found.over.buckets()[i].reserved) << i;

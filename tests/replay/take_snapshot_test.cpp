@@ -13,14 +13,9 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/concurrent/waiting.hpp>
-#include <tessera/configured.hpp>
 #include <tessera/extension/observer.hpp>
-#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/to_pickle.hpp>
@@ -37,6 +32,7 @@
 #include "tessera_replay/verify.hpp"
 
 #include "../unit/observe/stacks.hpp"
+#include "by_day.hpp"
 #include "viewer.hpp"
 
 namespace {
@@ -235,61 +231,6 @@ TEST(take_snapshot, joins_adjacent_mapped_pages_to_a_segment) {
   EXPECT_EQ(viewer::backward(seen, 0).rule(), "");
 }
 
-TEST(take_snapshot, reaches_every_front_end) {
-  const auto live = [](auto& pool) {
-    const snapshot seen = take_snapshot(pool);
-    for (std::size_t d = 0; d < seen.traces.size(); ++d) {
-      const viewer::backward run(seen, d);
-      EXPECT_EQ(run.rule(), "");
-    }
-    return std::pair(count_bytes(seen).requested, seen.traces.size());
-  };
-  using found = std::pair<std::size_t, std::size_t>;
-  using watched = caching_allocator<pytorch_family::native, simulated_device, ticking>;
-  locked<caching_allocator<pytorch_family::expandable, simulated_device, ticking>> one;
-  (void)one.allocate(200);
-  EXPECT_EQ(live(one), found(200, 1));
-
-  per_stream<watched> arenas;
-  (void)arenas.allocate(1, stream_id{1});
-  (void)arenas.allocate(2, stream_id{2});
-  arenas.deallocate(arenas.allocate(5, stream_id{2}));
-  EXPECT_EQ(live(arenas), found(3, 1));
-  EXPECT_EQ(take_snapshot(arenas).traces[0].size(), 8u)
-      << "two segments, three blocks, a free in two steps, a look";
-
-  configured<torch_npu_family, per_stream<watched>> npu(torch_npu_family::settings{});
-  (void)npu.allocate(5, stream_id{1});
-  (void)npu.allocate(6, stream_id{2});
-  EXPECT_EQ(live(npu), found(11, 1));
-
-  const simulated_device first;
-  std::vector<simulated_device> devices;
-  devices.push_back(first.another_device({.device = 1}));
-  devices.push_back(first.another_device({.device = 2}));
-  per_device<locked<watched>> two(std::move(devices));
-  (void)two.allocate(7, 0);
-  (void)two.allocate(8, 1);
-  EXPECT_EQ(live(two), found(15, 2));
-  const snapshot both = take_snapshot(two);
-  ASSERT_EQ(both.segments.size(), 2u);
-  EXPECT_EQ(both.segments[0].device, 0u);
-  EXPECT_EQ(both.segments[1].device, 1u);
-  EXPECT_EQ(both.traces[1][1].size, 8u);
-
-  waiting<locked<watched>> patient;
-  (void)patient.allocate(9);
-  EXPECT_EQ(live(patient), found(9, 1));
-
-  cuda_mempool<caching_allocator<cuda_async, simulated_device, ticking>> driver;
-  (void)driver.allocate_async(10, stream_id{1});
-  EXPECT_EQ(live(driver.pool()), found(10, 1));
-
-  configured_pinned<pytorch_family::pinned_family, simulated_device> host({}, simulated_device{});
-  (void)host.allocate(11);
-  EXPECT_EQ(live(host), found(11, 1));
-}
-
 /// A program that repeats the same operations, and needs no more memory than the device has.
 template <typename Recipe>
 class random_program {
@@ -333,9 +274,9 @@ class random_program {
 
 template <typename Recipe>
 class capture_of : public testing::Test {};
-using recipes = testing::Types<pytorch_family::native, pytorch_family::expandable, stitched, cuda_async,
-                               torch_npu_family::native, paddle_family::auto_growth, power_of_two,
-                               passthrough, pinned_packed>;
+using recipes = types_by_day<4, pytorch_family::native, pytorch_family::expandable, stitched, cuda_async,
+                             torch_npu_family::native, paddle_family::auto_growth, power_of_two, passthrough,
+                             pinned_packed>;
 TYPED_TEST_SUITE(capture_of, recipes);
 
 TYPED_TEST(capture_of, undone_history_leads_to_an_empty_allocator) {
