@@ -33,6 +33,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "by_day.hpp"
 #include "extensions.hpp"
 #include "watchdog.hpp"
 
@@ -81,20 +82,19 @@ struct in_a_copy {
 template <typename Pool>
 class callbacks_in_threads : public testing::Test {};
 using pools =
-    testing::Types<single_threaded<caching_allocator<pytorch<>, device_type>>,
-                   single_threaded<caching_allocator<pytorch_family::expandable, device_type>>,
-                   single_threaded<caching_allocator<stitched, device_type>>,
-                   single_threaded<caching_allocator<cuda_async, device_type>>,
-                   in_three_threads<locked<caching_allocator<pytorch<>, device_type>>>,
-                   in_three_threads<locked<caching_allocator<pytorch_family::expandable, device_type>>>,
-                   in_three_threads<locked<caching_allocator<stitched, device_type>>>,
-                   in_three_threads<locked<caching_allocator<cuda_async, device_type>>>,
-                   in_three_threads<per_stream<caching_allocator<pytorch<>, device_type>>>,
-                   in_three_threads<per_stream<caching_allocator<pytorch_family::expandable, device_type>>>,
-                   in_three_threads<background_reclaiming<caching_allocator<pytorch<>, device_type>>>,
-                   waiting_allocator<locked<caching_allocator<pytorch<>, device_type>>>,
-                   waiting_allocator<per_stream<caching_allocator<pytorch<>, device_type>>>, under_settings,
-                   for_the_host, in_a_copy>;
+    types_by_day<9, single_threaded<caching_allocator<stitched, device_type>>,
+                 in_three_threads<locked<caching_allocator<pytorch<>, device_type>>>,
+                 in_three_threads<locked<caching_allocator<cuda_async, device_type>>>,
+                 in_three_threads<per_stream<caching_allocator<pytorch_family::expandable, device_type>>>,
+                 in_three_threads<background_reclaiming<caching_allocator<pytorch<>, device_type>>>,
+                 waiting_allocator<locked<caching_allocator<pytorch<>, device_type>>>, under_settings,
+                 for_the_host, in_a_copy, single_threaded<caching_allocator<pytorch<>, device_type>>,
+                 single_threaded<caching_allocator<pytorch_family::expandable, device_type>>,
+                 single_threaded<caching_allocator<cuda_async, device_type>>,
+                 in_three_threads<locked<caching_allocator<pytorch_family::expandable, device_type>>>,
+                 in_three_threads<locked<caching_allocator<stitched, device_type>>>,
+                 in_three_threads<per_stream<caching_allocator<pytorch<>, device_type>>>,
+                 waiting_allocator<per_stream<caching_allocator<pytorch<>, device_type>>>>;
 TYPED_TEST_SUITE(callbacks_in_threads, pools);
 
 /// Does everything that a function given to on_pressure may do with its allocator.

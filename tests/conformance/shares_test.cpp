@@ -233,9 +233,9 @@ std::string run_greedy_tenants(std::uint64_t seed, int steps) {
 template <typename Recipe>
 struct greedy_tenants : testing::Test {};
 using recipes =
-    testing::Types<pytorch<>, pytorch<"max_split_size_mb:32">, pytorch<"expandable_segments:True">, stitched,
-                   cuda_async, paddle<>, power_of_two, with<pytorch<>, recover_never>,
-                   with<pytorch<"expandable_segments:True">, fail_fast<recover_by_emptying_cache<>, true>>>;
+    types_by_day<5, pytorch<>, pytorch<"expandable_segments:True">, stitched, cuda_async,
+                 with<pytorch<"expandable_segments:True">, fail_fast<recover_by_emptying_cache<>, true>>,
+                 pytorch<"max_split_size_mb:32">, paddle<>, power_of_two, with<pytorch<>, recover_never>>;
 TYPED_TEST_SUITE(greedy_tenants, recipes);
 
 TYPED_TEST(greedy_tenants, take_only_what_is_not_guaranteed_to_others) {

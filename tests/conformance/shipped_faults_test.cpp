@@ -45,11 +45,11 @@ class shipped_faults : public testing::Test {
   }
 };
 using recipes =
-    testing::Types<pytorch_family::native, pytorch_family::expandable, cuda_async, torch_npu_family::native,
-                   torch_npu_family::expandable, paddle_family::auto_growth, paddle_family::naive_best_fit,
-                   paddle_family::virtual_memory, paddle_family::virtual_memory_v2, pinned,
-                   torch_npu_family::pinned_expandable, pinned_packed, stitched, passthrough, power_of_two,
-                   with<cuda_async, reuse_across_streams<false, true, false>>>;
+    types_by_day<7, pytorch_family::native, pytorch_family::expandable, cuda_async, stitched,
+                 torch_npu_family::pinned_expandable, paddle_family::virtual_memory_v2, passthrough,
+                 torch_npu_family::native, torch_npu_family::expandable, paddle_family::auto_growth,
+                 paddle_family::naive_best_fit, paddle_family::virtual_memory, pinned, pinned_packed,
+                 power_of_two, with<cuda_async, reuse_across_streams<false, true, false>>>;
 TYPED_TEST_SUITE(shipped_faults, recipes);
 
 TYPED_TEST(shipped_faults, of_any_call_are_survived) {

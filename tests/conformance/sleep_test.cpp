@@ -112,8 +112,8 @@ struct on_host {
   using device = failing_host<Buffered>;
 };
 using small_steps = with<pytorch_family::expandable, grow_by_mapping<64_KiB, 1_MiB>>;
-using host_cases = testing::Types<on_host<small_steps, false>, on_host<stitched, false>,
-                                  on_host<small_steps, true>, on_host<stitched, true>>;
+using host_cases = types_by_day<2, on_host<small_steps, false>, on_host<stitched, true>,
+                                on_host<stitched, false>, on_host<small_steps, true>>;
 TYPED_TEST_SUITE(sleep_contents_of, host_cases);
 
 TYPED_TEST(sleep_contents_of, are_saved_or_discarded_for_each_pool) {
