@@ -1,7 +1,9 @@
 # Compiles a file whose first line says what to expect: a sentence in the compiler's output, with "expect first" in its
 # first line that says "error", or that it compiles. A second line "// expect text: ..." names a text in a template
 # argument. clang 14 prints such a text as numbers; then this line is not checked.
-#   cmake -D COMPILER=c++ -D SOURCE=file.cpp -D INCLUDE=include -P compile.cmake
+# MOST is a precompiled header of what most programs include. One that includes something else first, in place of a system's
+# headers, is compiled without it.
+#   cmake -D COMPILER=c++ -D FAMILY=GNU|Clang|... -D SOURCE=file.cpp -D INCLUDE=include [-D MOST=header] -P compile.cmake
 cmake_minimum_required(VERSION 3.24)
 file(STRINGS ${SOURCE} lines LIMIT_COUNT 2)
 list(POP_FRONT lines first)
@@ -10,7 +12,16 @@ if(NOT first MATCHES "^// expect( first)?: (.+)$")
 endif()
 set(only_first "${CMAKE_MATCH_1}")
 set(expected "${CMAKE_MATCH_2}")
-execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I ${INCLUDE} ${SOURCE}
+set(precompiled "")
+file(STRINGS ${SOURCE} in_place REGEX "without_linux" LIMIT_COUNT 1)
+if(MOST AND NOT in_place)
+  set(precompiled -include ${MOST})
+endif()
+set(stop "")
+if(only_first AND FAMILY STREQUAL GNU)
+  set(stop -fmax-errors=1)  # what follows the first error is not looked at, and takes time
+endif()
+execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I ${INCLUDE} ${precompiled} ${stop} ${SOURCE}
                 RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
 string(REGEX REPLACE "tessera::v[0-9]+_[0-9]+::" "tessera::" out "${out}")  # g++ prints the inline namespace, clang does not
 set(searched "${out}")

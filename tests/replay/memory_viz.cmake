@@ -1,6 +1,6 @@
 # Writes snapshots of a trace and has Python open them: its pickle module, and where TORCH is set PyTorch's own
 # torch.cuda._memory_viz; their totals must be the allocator's statistics.
-#   cmake -D REPLAY=program -D TRACE=file -D SCRATCH=folder [-D TORCH=ON] -P memory_viz.cmake
+#   cmake -D REPLAY=program -D TRACE=file -D SCRATCH=folder [-D TORCH=ON] [-D NIGHT=ON] -P memory_viz.cmake
 cmake_minimum_required(VERSION 3.24)
 
 if(TORCH)
@@ -83,6 +83,8 @@ print('opened', len(segments), 'segments and', len(trace), 'entries')
 ]=])
 
 file(MAKE_DIRECTORY ${SCRATCH})
+set(begin ${SCRATCH}/viz_${TORCH}.csv)
+include(${CMAKE_CURRENT_LIST_DIR}/begin.cmake)
 foreach(recipe IN ITEMS pytorch pytorch_expandable stitched cuda_async)
   set(file ${SCRATCH}/viz_${recipe}_${TORCH}.pickle)
   execute_process(COMMAND ${REPLAY} snapshot ${TRACE} --recipe ${recipe} --out ${file} RESULT_VARIABLE code

@@ -1,6 +1,6 @@
 # Runs tessera-replay on snapshots that Python made of one: of several devices, without a history, under other settings, and
 # beside files that are none.
-#   cmake -D REPLAY=program -D TRACE=file -D SCRATCH=folder -P several_devices.cmake
+#   cmake -D REPLAY=program -D TRACE=file -D SCRATCH=folder [-D NIGHT=ON] -P several_devices.cmake
 cmake_minimum_required(VERSION 3.24)
 find_program(python python3)
 if(NOT python)
@@ -10,6 +10,8 @@ endif()
 
 file(MAKE_DIRECTORY ${SCRATCH})
 set(of ${SCRATCH}/devices_)
+set(begin ${of}trace.csv)
+include(${CMAKE_CURRENT_LIST_DIR}/begin.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/expect.cmake)
 
 set(make [=[

@@ -23,6 +23,7 @@
 #include <tessera/recipe/symmetric.hpp>
 #include <tessera/tessera.hpp>
 #include <tessera/trace/recording.hpp>
+#include "by_day.hpp"
 #include "operations.hpp"
 #include "tessera_replay/files.hpp"
 #include "tessera_replay/lifetimes.hpp"
@@ -156,7 +157,7 @@ TEST(symmetric, places_alike_in_eight_ranks) {
   std::size_t collected = 0;
   for (const std::string& path : paths) {
     trace::recording recorded = read(path);
-    const std::size_t replayed = operations_or(30'000);
+    const std::size_t replayed = operations_or(by_day(6'000, 30'000));
     if (recorded.events.size() > replayed) recorded.events.resize(replayed);
     const std::vector<step> job = job_of(recorded, 7);
     using namespace recipe;

@@ -20,6 +20,7 @@
 #include <tessera/trace/recording.hpp>
 #include "tessera_replay/lifetimes.hpp"
 
+#include "by_day.hpp"
 #include "tessera_replay/input.hpp"
 #include "tessera_replay/recipes.hpp"
 #include "tessera_replay/replayed.hpp"
@@ -347,7 +348,7 @@ TEST(tune, reports_that_nothing_is_fast_enough) {
 
 TEST(tune, continues_if_no_caching_recipe_completes) {
   trace::recording recording = read("gnn_sage");
-  recording.events.resize(recording.events.size() / 4);
+  recording.events.resize(recording.events.size() / tessera::by_day(16u, 4u));
   const trace::program program(recording);
   const std::size_t capacity = program.peak_live() + program.peak_live() / 500;
   std::uint64_t asking = 0;
@@ -367,7 +368,7 @@ TEST(tune, continues_if_no_caching_recipe_completes) {
 
 TEST(tune, keeps_the_host_limit_if_no_recipe_keeps_the_device_limit) {
   trace::recording recording = read("gnn_sage");
-  recording.events.resize(recording.events.size() / 4);
+  recording.events.resize(recording.events.size() / tessera::by_day(16u, 4u));
   const trace::program program(recording);
   const std::size_t capacity = program.peak_live() + program.peak_live() / 500;
   const advice given =
@@ -412,7 +413,7 @@ TEST(winner_selector, takes_the_least_memory_among_equally_fast_ones) {
 TEST(tune, needs_no_more_than_the_best_shipped_recipe) {
   for (const char* const name : {"gnn_sage_streams", "resnet50_sgd"}) {
     trace::recording recording = read(name);
-    recording.events.resize(recording.events.size() / 4);
+    recording.events.resize(recording.events.size() / tessera::by_day(16u, 4u));
     const advice given = advise_on(recording, {});
     const trace::program program(recording);
     for (const auto& [recipe, made] : shipped()) {

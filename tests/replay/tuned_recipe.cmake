@@ -1,5 +1,6 @@
-# Compiles what tessera-replay tune prints, and checks that it does what tune says of it.
-#   cmake -D REPLAY=program -D COMPILER=c++ -D INCLUDE=include -D TRACES=examples/traces -D SCRATCH=folder -P tuned_recipe.cmake
+# Compiles what tessera-replay tune prints, and checks that it does what tune says of it; of two programs by night, of one by day.
+#   cmake -D REPLAY=program -D COMPILER=c++ -D INCLUDE=include -D TRACES=examples/traces -D SCRATCH=folder [-D NIGHT=ON]
+#     -P tuned_recipe.cmake
 cmake_minimum_required(VERSION 3.24)
 get_filename_component(here ${CMAKE_CURRENT_LIST_FILE} DIRECTORY)
 file(MAKE_DIRECTORY ${SCRATCH})
@@ -17,8 +18,14 @@ function(compile recipe)
   run(0 out ${COMPILER} -std=c++20 -Wall -Wextra -Wconversion -Werror -I ${INCLUDE} -I ${INCLUDE}/../examples -I ${SCRATCH} ${here}/tuned_recipe.cpp ${ARGN})
 endfunction()
 
-foreach(name IN ITEMS resnet50_sgd gnn_sage_streams)
-  file(STRINGS ${TRACES}/${name}.csv lines LIMIT_COUNT 3000)
+set(names gnn_sage_streams)
+set(count 1000)
+if(NIGHT)
+  list(PREPEND names resnet50_sgd)
+  set(count 3000)
+endif()
+foreach(name IN LISTS names)
+  file(STRINGS ${TRACES}/${name}.csv lines LIMIT_COUNT ${count})
   string(JOIN "\n" text ${lines})
   set(trace ${SCRATCH}/${name}.csv)
   file(WRITE ${trace} "${text}\n")
@@ -49,7 +56,7 @@ foreach(name IN ITEMS resnet50_sgd gnn_sage_streams)
 endforeach()
 
 # What a person sees is the same C++.
-run(0 out ${REPLAY} tune ${SCRATCH}/resnet50_sgd.csv)
+run(0 out ${REPLAY} tune ${trace})
 string(FIND "${out}" "#include <cstddef>" at)
 string(SUBSTRING "${out}" ${at} -1 recipe)
 compile("${recipe}" -fsyntax-only)
