@@ -259,7 +259,7 @@ struct command {
   [[nodiscard]] bool takes_a_text() const { return operand == "TEXT"; }
 };
 
-constexpr command commands[] = {
+constexpr command all_commands[] = {
     {"compare", &replay::commands::compare, "TRACE...",
      "--recipe... --conf --capacity --memory-fraction --device --plan --addresses --json", "", false,
      "    compares recipes: peak reserved and device calls. Shows the main recipes and those named with "
@@ -419,7 +419,7 @@ std::string exit_codes(std::string_view of_a_command) {
 }
 
 void print_usage(const replay::recipe_list& known) {
-  for (const command& c : commands) std::fputs(synopsis(c).c_str(), stdout);
+  for (const command& c : all_commands) std::fputs(synopsis(c).c_str(), stdout);
   const char* const name = replay::program_name().c_str();
   std::printf("%s VERB --help\n    help for one verb\n%s --version\n\n%s", name, name,
               described_operand("TRACE").c_str());
@@ -557,7 +557,7 @@ int tessera::tool::detail::run_with(int count, char** words, std::vector<recipe_
     return printed(replay::done);
   }
   if (wants_help) name = words[2];
-  for (const command& c : commands) {
+  for (const command& c : all_commands) {
     if (c.name != name) continue;
     wants_help = wants_help || std::any_of(words + 2, words + count, asks_for_help);
     if (wants_help) {
@@ -570,7 +570,7 @@ int tessera::tool::detail::run_with(int count, char** words, std::vector<recipe_
     return wrong.empty() ? run(c, args) : print_error(wrong);
   }
   std::vector<std::string_view> names{"help", "--help", "--version"};
-  for (const command& c : commands) names.push_back(c.name);
+  for (const command& c : all_commands) names.push_back(c.name);
   return print_error((name.empty()
                           ? "a command is missing"
                           : std::string(name) + ": no such command" + replay::did_you_mean(name, names)) +
