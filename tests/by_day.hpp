@@ -36,8 +36,8 @@ template <typename T>
   return is_night ? night : day;
 }
 
-/// The distance from one call that a test lets fail to the next: each by night; by day about `tried` of them, and as many odd as even
-/// ones, because programs may repeat their calls in pairs.
+/// The distance from one call that a test lets fail to the next: each by night; by day about `tried` of them. The distance is odd, so
+/// that calls with odd and with even numbers fail, because programs may repeat their calls in pairs.
 [[nodiscard]] constexpr std::uint64_t step_by_day(std::uint64_t calls, std::uint64_t tried) {
   return by_day(calls / tried | 1, 1);
 }

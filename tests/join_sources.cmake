@@ -1,6 +1,6 @@
 # join_sources(LIST): replaces small sources of a folder by one that includes them, each in a namespace of its own. To start the
-# compiler, and to compile what every test uses, takes most of the time of a small source. A source stays alone that defines macros,
-# or names of other namespaces, or that is compiled in its own way. Adds what it reads to what CMake runs again for.
+# compiler, and to compile what every test uses, takes most of the time of a small source. A source that defines macros,
+# or names of other namespaces, or that has options of its own, stays alone. CMake runs again if one of these sources changes.
 
 # Writes a source that includes `sources` of a folder, and appends it to `joined`. All their headers come first, outside of the
 # namespaces; a header that a source includes again is empty.

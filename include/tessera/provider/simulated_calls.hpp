@@ -122,7 +122,8 @@ class simulated_calls {
     [[nodiscard]] const logged& operator[](std::size_t n) const noexcept { return first_[n]; }
     [[nodiscard]] const logged& back() const noexcept { return first_[size_ - 1]; }
 
-    /// Adds a call. If the log is full, or host memory runs out, drops the oldest, at a cost linear in the length.
+    /// Adds a call. If the log is full, or host memory runs out, drops the oldest, at a cost linear in the length; without any
+    /// memory, drops this call.
     void add(const logged& entry) noexcept {
       if (size_ == room_ && room_ < limit_) grow();
       if (room_ == 0) return;
@@ -369,7 +370,7 @@ class simulated_streams : public simulated_calls {
     queue(stream, saturating_add(end_of_work(stream), duration));
   }
   /// While events are held, an event or position counts as done only after a wait for it, whatever the time.
-  /// Waits still end.
+  /// Waits still end; if host memory runs out in one, its event stays not done.
   void hold_events(bool hold) noexcept { holds_events_ = hold; }
 
  protected:

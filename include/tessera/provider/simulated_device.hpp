@@ -11,8 +11,8 @@ namespace tessera::inline v0_1::provider {
 /// any machine.
 ///
 /// It is deterministic. Addresses only grow and are never reused; with options.address_seed, they are random and reused, as
-/// drivers give them. Virtual time passes only in calls and in advance(). A call that breaks a rule fails and changes
-/// nothing, and last_error() names the rule. Virtual memory follows CUDA: mapped memory needs grant(), and unmap() checks
+/// drivers give them. Virtual time passes only in calls and in advance(). A call that breaks a rule, or for which host
+/// memory runs out, takes its time and fails. It changes no memory and no address, and last_error() says why. Virtual memory follows CUDA: mapped memory needs grant(), and unmap() checks
 /// the size.
 ///
 /// It can be moved but not copied, because a copy would provide the same addresses. Share it through
@@ -193,7 +193,7 @@ class simulated_device : public detail::simulated_streams {
     return {process_->handles(), process_->held_bytes(),  addresses.reserved(),
             addresses.mapped(),  addresses.not_granted(), addresses.page_table_entries()};
   }
-  /// Bytes of physical memory in use, in segments and handles of all processes.
+  /// Bytes of physical memory in use, in segments, handles and mappings of all processes.
   [[nodiscard]] std::size_t used() const noexcept { return memory_->used(); }
   /// The largest used() so far.
   [[nodiscard]] std::size_t peak_used() const noexcept { return memory_->peak_used(); }
