@@ -177,7 +177,7 @@ std::string read_max_ns(arguments& args, std::string_view text) {
   return std::string(text) + ": must be a positive number of nanoseconds";
 }
 
-constexpr option options[] = {
+constexpr option all_options[] = {
     {"--recipe", "NAME", "", &read_recipe},  // its meaning is the list of names
     {"--conf", "TEXT",
      "a configuration string of the recipe's system; see explain. Default: the recorded\n"
@@ -357,7 +357,8 @@ void for_each_option(const command& c, F f) {
     rest.remove_prefix(std::min(rest.size(), one.size() + 1));
     const bool repeats = one.ends_with("...");
     if (repeats) one.remove_suffix(3);
-    f(*std::find_if(std::begin(options), std::end(options), [&](const option& o) { return o.name == one; }),
+    f(*std::find_if(std::begin(all_options), std::end(all_options),
+                    [&](const option& o) { return o.name == one; }),
       repeats);
   }
 }
@@ -423,7 +424,7 @@ void print_usage(const replay::recipe_list& known) {
   const char* const name = replay::program_name().c_str();
   std::printf("%s VERB --help\n    help for one verb\n%s --version\n\n%s", name, name,
               described_operand("TRACE").c_str());
-  for (const option& o : options) std::fputs(described(o, known).c_str(), stdout);
+  for (const option& o : all_options) std::fputs(described(o, known).c_str(), stdout);
   std::fputs(exit_codes("1 the answer is no: see VERB --help").c_str(), stdout);
 }
 
@@ -490,9 +491,9 @@ std::string read_words(const command& verb, int count, char** words, arguments& 
       args.files.emplace_back(word);
       continue;
     }
-    const auto* const found =
-        std::find_if(std::begin(options), std::end(options), [&](const option& o) { return o.name == word; });
-    if (found == std::end(options)) return unknown_option(verb, word);
+    const auto* const found = std::find_if(std::begin(all_options), std::end(all_options),
+                                           [&](const option& o) { return o.name == word; });
+    if (found == std::end(all_options)) return unknown_option(verb, word);
     bool is_taken = false, repeats = false;
     for_each_option(verb, [&](const option& o, bool may_repeat) {
       if (&o == found) is_taken = true, repeats = may_repeat;
