@@ -59,7 +59,7 @@ struct arguments {
 };
 
 /// The names of the calls that exist. Each is instantiated, as a function that no test runs: by day, in each front end and wrapper over
-/// an allocator that maps memory, because instantiating takes most of the time to compile.
+/// one allocator, because instantiating takes most of the time to compile.
 template <typename Allocator, bool Instantiated>
 class optional_calls {
  public:

@@ -136,8 +136,7 @@ class simulated_calls {
 
    private:
     void grow() noexcept {
-      const std::size_t room =
-          room_ < limit_ / 2 ? smaller(larger(2 * room_, std::size_t{16}), limit_) : limit_;
+      const std::size_t room = smaller(larger(2 * room_, std::size_t{16}), limit_);
       auto* const all = new (std::nothrow) logged[room];
       if (all == nullptr) return;
       for (std::size_t n = 0; n < size_; ++n) all[n] = first_[n];

@@ -12,8 +12,8 @@ namespace tessera::inline v0_1::provider {
 ///
 /// It is deterministic. Addresses only grow and are never reused; with options.address_seed, they are random and reused, as
 /// drivers give them. Virtual time passes only in calls and in advance(). A call that breaks a rule, or for which host
-/// memory runs out, takes its time and fails. It changes no memory and no address, and last_error() says why. Virtual memory follows CUDA: mapped memory needs grant(), and unmap() checks
-/// the size.
+/// memory runs out, takes its time and fails. It changes no memory and no address, and last_error() says why. Virtual
+/// memory follows CUDA: mapped memory needs grant(), and unmap() checks the size.
 ///
 /// It can be moved but not copied, because a copy would provide the same addresses. Share it through
 /// provider_ref.
