@@ -3,6 +3,7 @@
 
 #include <array>
 #include <exception>
+#include <string_view>
 #include <utility>
 
 #include <tessera/core/bytes.hpp>

@@ -506,20 +506,26 @@ namespace tessera::inline v0_1::config::detail {
 template <error_code Code, std::size_t Offset, auto Key, auto Rule>
 struct setting_refused;
 
+template <std::size_t Length>
+[[nodiscard]] consteval fixed_string<Length + 1> copy_of(std::string_view text) {
+  char chars[Length + 1]{};
+  for (std::size_t i = 0; i < Length; ++i) chars[i] = text[i];
+  return chars;
+}
+
 /// Parses a string that is a template argument. Does not compile if the string is rejected.
 template <typename Grammar, auto Text>
 [[nodiscard]] consteval typename Grammar::settings settings_in() {
-  if constexpr (Text.view().empty()) {
+  if constexpr (sizeof(Text.chars) == 1) {
     return {};  // the defaults, without compiling the parser
   } else {
-    constexpr auto parsed = parse<Grammar>(Text.view());
+    constexpr auto parsed = parse<Grammar>(std::string_view(Text.chars, sizeof(Text.chars) - 1));
     if constexpr (parsed.index() == 0) {
       return std::get<0>(parsed);
     } else {
       constexpr setting_error error = std::get<1>(parsed);
-      constexpr fixed_string<error.key.size() + 1> key(error.key);
-      constexpr fixed_string<error.rule.size() + 1> rule(error.rule);
-      return setting_refused<error.code, error.offset, key, rule>{};
+      return setting_refused<error.code, error.offset, copy_of<error.key.size()>(error.key),
+                             copy_of<error.rule.size()>(error.rule)>{};
     }
   }
 }

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
-#include <string_view>
 
 /// Sizes, and numbers that determine sizes. A size is a number of bytes in std::size_t; every prefix is
 /// binary.
@@ -112,11 +111,9 @@ template <std::size_t Size>
 struct fixed_string {
   char chars[Size]{};
 
-  consteval fixed_string(const char (&literal)[Size]) noexcept : fixed_string({literal, Size - 1}) {}
-  explicit consteval fixed_string(std::string_view text) noexcept {
-    for (std::size_t i = 0; i + 1 < Size; ++i) chars[i] = text[i];
+  consteval fixed_string(const char (&literal)[Size]) noexcept {
+    for (std::size_t i = 0; i < Size; ++i) chars[i] = literal[i];
   }
-  [[nodiscard]] constexpr std::string_view view() const noexcept { return {chars, Size - 1}; }
 };
 
 /// Whether n is 0 or large enough for a block.

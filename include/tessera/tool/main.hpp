@@ -35,7 +35,7 @@ struct entry_for {
 };
 template <tessera::detail::fixed_string Name, typename Recipe>
 struct entry_for<named<Name, Recipe>> {
-  [[nodiscard]] static recipe_entry make() { return entry_for<Recipe>::make_as(std::string(Name.view())); }
+  [[nodiscard]] static recipe_entry make() { return entry_for<Recipe>::make_as(Name.chars); }
 };
 
 }  // namespace tessera::inline v0_1::tool::detail

@@ -59,7 +59,7 @@ constexpr tessera::config::setting_error error(std::string_view text) {
 template <typename Grammar, tessera::config::detail::fixed_string Text>
 typename Grammar::settings both() {
   constexpr auto compiled = tessera::config::detail::settings_in<Grammar, Text>();
-  EXPECT_EQ(settings<Grammar>(Text.view()), compiled) << Text.view();
+  EXPECT_EQ(settings<Grammar>(std::string_view(Text.chars)), compiled) << std::string_view(Text.chars);
   return compiled;
 }
 
@@ -68,7 +68,7 @@ template <typename Grammar, tessera::config::detail::fixed_string Text>
 void expect_change(auto change) {
   typename Grammar::settings expected;
   change(expected);
-  EXPECT_EQ((both<Grammar, Text>()), expected) << Text.view();
+  EXPECT_EQ((both<Grammar, Text>()), expected) << std::string_view(Text.chars);
 }
 
 }  // namespace config_tests

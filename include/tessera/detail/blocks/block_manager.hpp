@@ -301,13 +301,15 @@ class block_manager {
   }
   /// Waits for every event, then frees the pending blocks. Does so during a capture, too, because the allocator ends.
   [[gnu::cold]] void wait_for_pending() noexcept {
-    wait_for_pending_if([](const block&) { return true; });
+    auto any = [](const block&) { return true; };
+    wait_for_pending_if(block_function(any));
   }
   /// Waits for the events of the blocks of the groups for which selects(group) is true, then frees them. Ends early if
   /// another thread forbids waiting meanwhile.
   template <typename Selects>
   [[gnu::cold]] void wait_for_pending_of(Selects selects) noexcept {
-    wait_for_pending_if([&](const block& b) { return may_wait() && selects(group_of(*b.list)); });
+    auto selected = [&](const block& b) { return may_wait() && selects(group_of(*b.list)); };
+    wait_for_pending_if(block_function(selected));
   }
   [[nodiscard]] pending_frees<Provider, Traits::uses_events>& pending() noexcept { return pending_; }
   [[nodiscard]] bool has_recorded_streams() const noexcept { return pending_.has_recorded_streams(); }
@@ -872,8 +874,7 @@ class block_manager {
     }
     return any;
   }
-  template <typename Which>
-  void wait_for_pending_if(Which which) noexcept {
+  [[gnu::noinline]] void wait_for_pending_if(block_function which) noexcept {
     ++counters_.num_sync_all_streams;
     const auto complete = [this](block& b) { complete_pending(b); };
     pending_.defer_set_aside(provider_, complete);

@@ -13,7 +13,7 @@ inline constexpr const char* in_no_segment = "it lies in no segment of this allo
 /// Describes the block that an address lies in. Returns false, and adds nothing, if there is none.
 ///   Cost:  linear in the blocks
 template <typename Blocks>
-bool add_block_at(fixed_text& text, const Blocks& blocks, const void* p) noexcept {
+[[gnu::cold]] bool add_block_at(fixed_text& text, const Blocks& blocks, const void* p) noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(p);
   const block* found = nullptr;
   const auto look = [&found, address](const block& b) {
@@ -85,7 +85,7 @@ template <typename Blocks>
 ///   Returns:  the invariant as text, or null
 ///   Cost:     linear in the blocks; logarithmic for each free block in a treap
 template <typename Manager>
-[[nodiscard]] const char* audit(const Manager& manager, const usage& expected) {
+[[nodiscard, gnu::cold]] const char* audit(const Manager& manager, const usage& expected) {
   constexpr bool shares = Manager::traits::reuses_across_streams;
   const char* broken = nullptr;
   const auto must_hold = [&broken](bool holds, const char* rule) {
