@@ -72,7 +72,7 @@ struct hint_text {
   // In the order of oom_hint.
   constexpr hint_text texts[] = {
       {"raise the limit above %s, as the device has more", "growth.limit", growth, true},
-      {"the provider's own limit refused %s", "a higher limit", "provider/limiting"},
+      {"raise the provider's own limit, which refused %s", "a higher limit", "provider/limiting"},
       {"release %s of idle cache first", policy::recover_by_emptying_cache<>::hint, recovery, true},
       {"end the capture first; then %s of freed memory can serve or go back", "no scope of the kind capture",
        "extension/private_pools", true},
@@ -87,9 +87,9 @@ struct hint_text {
       {"use other pages if those of one kind run out",
        policy::prefer_pages<page_preference::huge_first>::hint, "policy/prefer_pages"},
       {"a segment of %s fits in smaller pages", policy::normal_pages::hint, pages, true},
-      {"a free block of another stream has %s", policy::reuse_across_streams<>::hint, streams},
+      {"use a free block of another stream, of %s", policy::reuse_across_streams<>::hint, streams},
       {"a stream could wait for a free block of %s", "streams.insert_dependencies", streams, true},
-      {"a free block of another pool has %s", policy::pool_together::hint, "policy/pools"},
+      {"use a free block of another pool, of %s", policy::pool_together::hint, "policy/pools"},
       {"raise the split limit above %s, the size of a free block", policy::split_below<>::hint, split, true},
       {"split larger free blocks, of up to %s", policy::split_if_remainder_at_least<1>::hint, split},
       {"no more than %s of addresses are reserved at once", "a larger growth.range", ranges, true},
