@@ -59,7 +59,7 @@ std::string read_system(arguments& args, std::string_view name) {
 }
 std::string read_conf(arguments& args, std::string_view text) {
   args.conf = args.confs.emplace_back(text);
-  args.has_conf = true;
+  args.has_conf = replay::has_given_conf() = true;
   return {};
 }
 std::string read_out(arguments& args, std::string_view path) {
@@ -328,8 +328,9 @@ constexpr command all_commands[] = {
      "    bank. Warns if the plan does not lower the peak\n",
      "1 the plan does not fit --capacity, or its banks"},
     {"explain", &replay::commands::explain, "TEXT", "--system", "", false,
-     "    explains a configuration string key by key (* marks keys that are set), or shows where it is "
-     "wrong\n",
+     "    explains a configuration string key by key (* marks keys that are set, ! those of them that no "
+     "policy\n"
+     "    reads), or shows where it is wrong\n",
      ""},
     {"snapshot", &replay::commands::snapshot, "TRACE",
      "--out --at --recipe --conf --capacity --memory-fraction --device --as-recorded", ".pickle .json .csv",

@@ -13,6 +13,9 @@
 #include <tessera/config/pytorch_conf.hpp>
 #include <tessera/config/torch_npu_conf.hpp>
 #include <tessera/core/bytes.hpp>
+#include <tessera/recipe/paddle.hpp>
+#include <tessera/recipe/pytorch_family.hpp>
+#include <tessera/recipe/torch_npu.hpp>
 
 #include "commands.hpp"
 #include "input.hpp"
@@ -69,16 +72,23 @@ std::string shown(const Key& key, const Settings& given) {
   return args;
 }
 
-template <typename Grammar>
+/// Explains the keys of a family's grammar. `Pinned` is the family for pinned memory that reads the same string, if any.
+template <typename Family, typename... Pinned>
 int explain_in(const std::string& text) {
+  using Grammar = typename Family::grammar;
   const auto parsed = tessera::config::parse<Grammar>(text);
   if (const auto* const error = std::get_if<tessera::config::setting_error>(&parsed))
     return replay::print_error(tessera::config::bad_setting(Grammar::name, *error).what());
   const auto& given = std::get<typename Grammar::settings>(parsed);
   for (const auto& key : Grammar::keys) {
     const bool is_set = !key.is_equal(given, {});
-    std::printf("%c %.*s = %s\n      %.*s\n", is_set ? '*' : ' ', static_cast<int>(key.name.size()),
-                key.name.data(), shown(key, given).c_str(), static_cast<int>(key.effect.size()),
+    const bool is_unread = Family::has_no_effect(key, given) && (Pinned::has_no_effect(key, given) && ...);
+    std::printf("%c %.*s = %s\n      %s%.*s\n",
+                is_unread ? '!'
+                : is_set  ? '*'
+                          : ' ',
+                static_cast<int>(key.name.size()), key.name.data(), shown(key, given).c_str(),
+                is_unread ? "no policy of the recipe reads it; " : "", static_cast<int>(key.effect.size()),
                 key.effect.data());
   }
   return replay::done;
@@ -88,7 +98,8 @@ int explain_in(const std::string& text) {
 
 int replay::commands::explain(const arguments& args) {
   const std::string& text = args.files[0];
-  if (args.system == "pytorch") return explain_in<tessera::config::pytorch>(text);
-  if (args.system == "torch_npu") return explain_in<tessera::config::torch_npu>(text);
-  return explain_in<tessera::config::paddle>(text);
+  using namespace tessera::recipe;
+  if (args.system == "pytorch") return explain_in<pytorch_family, pytorch_family::pinned_family>(text);
+  if (args.system == "torch_npu") return explain_in<torch_npu_family, torch_npu_family::pinned_family>(text);
+  return explain_in<paddle_family>(text);
 }

@@ -11,6 +11,7 @@
 #include <tessera/tool/any_recipe.hpp>
 
 #include "recipes.hpp"
+#include "terminal.hpp"
 
 namespace replay {
 
@@ -43,11 +44,17 @@ template <typename Family, typename F>
   return {};
 }
 
-/// Makes the recipe of a family that the settings choose.
+/// Makes the recipe of a family that the settings choose. Says which of the given settings have no effect.
 template <typename Family>
 [[nodiscard]] recipe_or_error configure_in(const recipe_entry& as, const std::string& conf,
                                            const memory_limits& limits) {
   recipe_or_error made = std::string();
+  const auto read = read_conf<typename Family::grammar>(as.before, conf);
+  const auto* const given = has_given_conf() ? std::get_if<typename Family::settings>(&read) : nullptr;
+  for (const auto& key : Family::grammar::keys) {
+    if (given != nullptr && Family::has_no_effect(key, *given))
+      print_once(tessera::config::bad_setting("--recipe " + as.name, key.unread()).what());
+  }
   const std::string wrong =
       choose_in<Family>(as.before, conf, [&]<typename Recipe>(tessera::recipe::policies<Recipe> settings) {
         if (std::string none = tessera::tool::detail::limit_to<Recipe>(settings, limits, as.name);

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdio>
+#include <mutex>
+#include <set>
 #include <string>
 
 #include "commands.hpp"
@@ -64,6 +66,18 @@ inline std::string& program_name() {
 inline void print_message(const std::string& text) {
   progress_line::clear();
   std::fprintf(stderr, "%s: %s\n", program_name().c_str(), text.c_str());
+}
+/// Prints a line on standard error, the first time only.
+inline void print_once(const std::string& text) {
+  static std::mutex mutex;
+  static std::set<std::string> printed;
+  const std::scoped_lock lock(mutex);
+  if (printed.insert(text).second) print_message(text);
+}
+/// Whether the user gave a configuration string, so that settings without effect are worth a message.
+inline bool& has_given_conf() {
+  static bool given = false;
+  return given;
 }
 /// Prints an error, and returns the exit code for invalid input.
 inline int print_error(const std::string& text) {

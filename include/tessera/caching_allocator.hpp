@@ -65,6 +65,8 @@ struct core_types {
   if (bytes > max_request) return numbers;
   numbers.block = p.rounding.block_size(bytes);
   numbers.segment = segment_size_for(blocks, p, numbers.block);
+  if constexpr (std::remove_cvref_t<decltype(p.growth)>::backend::has_ranges)
+    numbers.segment = align_up(numbers.block, mapping_unit(p, numbers.block));
   return numbers;
 }
 

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <concepts>
+#include <initializer_list>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -162,7 +165,9 @@ template <typename Family, std::same_as<const char*>... Variable>
       break;
     }
     const std::string_view names[] = {variable..., source};
-    raise(config::bad_setting(names[0], *error));
+    config::setting_error why = *error;
+    if (Family::grammar::variables.empty()) why.offset = config::setting_error::nowhere;
+    raise(config::bad_setting(names[0], why));
   }
   return std::get<typename Family::settings>(read);
 }
@@ -276,14 +281,52 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
   [[nodiscard]] std::optional<config::setting_error> change(const settings_type& wanted) noexcept {
     return change(settings_, wanted);
   }
-  /// Replaces the settings by those in a text. Settings that it does not name return to their defaults, as in PyTorch. A
-  /// memory limit set at run time stays unless the text names a limit. The texts of the error lie in `text`, so it must
-  /// outlive the error.
-  [[nodiscard]] std::optional<config::setting_error> change(std::string_view text) noexcept {
+  /// The error of a change, if it was refused; otherwise the settings that it set back.
+  struct change_result : std::optional<config::setting_error> {
+    /// The keys of settings that the text does not name, and that had another value than their default.
+    [[nodiscard]] std::span<const std::string_view> set_back() const noexcept { return {keys.data(), count}; }
+    std::array<std::string_view, grammar::keys.size()> keys{};  ///< the first `count` are set_back()
+    std::size_t count = 0;                                      ///< how many keys were set back
+  };
+  /// Replaces the settings by those in a text. Settings that it does not name return to their defaults, as in PyTorch; the
+  /// result names them. A memory limit set at run time stays unless the text names a limit. The texts of the error lie in
+  /// `text`, so it must outlive the error.
+  [[nodiscard]] change_result change(std::string_view text) noexcept {
     const auto parsed = config::parse<grammar>(text);
-    if (const auto* const error = std::get_if<config::setting_error>(&parsed)) return *error;
+    if (const auto* const error = std::get_if<config::setting_error>(&parsed)) return {*error};
     const auto& wanted = std::get<settings_type>(parsed);
-    return change(before(text, wanted), wanted);
+    const settings_type old = settings_;
+    change_result result{change(before(text, wanted), wanted)};
+    for (const auto& key : grammar::keys) {
+      const bool is_back = key.is_equal(wanted, settings_type{}) && !key.is_equal(old, wanted);
+      if (!result && is_back && !config::detail::sets_key<grammar>(text, key.name))
+        result.keys[result.count++] = key.name;
+    }
+    return result;
+  }
+
+  /// Returns the first setting that differs from its default although nothing in this allocator reads it. Call it once the
+  /// settings are read, and warn with config::bad_setting. `readers` are other parts of the program that read settings, by
+  /// the name before the colon in the table of keys.
+  ///
+  ///     using plain = tessera::caching_allocator<tessera::recipe::paddle<>, tessera::provider::simulated_device>;
+  ///     const tessera::configured<tessera::recipe::paddle_family, plain> tuned({.retry_milliseconds = 200});
+  ///     if (const auto unread = tuned.setting_without_effect())  // paddle: ...: read by waiting: ...
+  ///       std::puts(tessera::config::bad_setting("paddle", *unread).what());
+  ///     if (tuned.setting_without_effect({"waiting"})) return;  // nothing, if the program waits for so long
+  [[nodiscard]] std::optional<config::setting_error> setting_without_effect(
+      std::initializer_list<std::string_view> readers = {}) const noexcept {
+    for (const auto& key : grammar::keys) {
+      if (!Family::has_no_effect(key, settings_)) continue;
+      if (std::find(readers.begin(), readers.end(), key.reader()) != readers.end()) continue;
+      if constexpr (requires { first::options_from(settings_); }) {  // a front end reads settings, too
+        settings_type without = settings_, defaults{};
+        key.swap(without, defaults);
+        if (first::options_from(without) != first::options_from(settings_)) continue;
+      }
+      return key.unread();
+    }
+    return {};
   }
 
   /// Searches a program that makes the recipe with these settings reserve without bound. Call it once the settings
@@ -359,7 +402,7 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
     settings_type from = settings_;
     for (const auto& key : grammar::keys) {
       settings_type other = from;
-      if (text.find(key.name) == text.npos) continue;
+      if (!config::detail::sets_key<grammar>(text, key.name)) continue;
       key.member.visit([&](auto member) {
         auto& value = other.*member;
         if (value != wanted.*member) return;

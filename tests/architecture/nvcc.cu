@@ -70,7 +70,7 @@ bool serves_composed() {
   return serves_alone_and_in_adaptors<settled>("pytorch of a string") &&
          serves_alone_and_in_adaptors<pytorch<"expandable_segments:True">>("expandable") &&
          serves_alone_and_in_adaptors<pytorch<"backend:cudaMallocAsync">>("the driver's pools") &&
-         serves_alone_and_in_adaptors<torch_npu<"base_addr_aligned_kb:16,segment_size_mb:40">>("torch_npu") &&
+         serves_alone_and_in_adaptors<torch_npu<"expandable_segments:True,segment_size_mb:40">>("torch_npu") &&
          serves_alone_and_in_adaptors<paddle<"FLAGS_free_idle_chunk=1">>("paddle") &&
          serves_alone_and_in_adaptors<pytorch_pinned<"pinned_max_cached_size_mb:64">>("pinned") &&
          serves_alone_and_in_adaptors<tuned>("tuned") &&

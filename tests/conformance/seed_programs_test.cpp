@@ -72,8 +72,8 @@ struct settings {
 };
 
 using everywhere = settings<
-    pytorch<>, pytorch<"expandable_segments:True">, npu_1, npu_2, npu_4, npu_5_number, npu_5_list, npu_6,
-    npu_7, npu_8, paddle_growing, paddle_ahead, paddle_ahead_by_0_4,
+    pytorch<>, pytorch<"expandable_segments:True">, npu_1, npu_2, npu_4, npu_5_number, npu_5_list, npu_7,
+    paddle_growing, paddle_ahead, paddle_ahead_by_0_4,
     backed<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_FIRST")>,
     backed<acl_malloc_policy::choice("ACL_MEM_MALLOC_NORMAL_ONLY")>,
     backed<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_FIRST_P2P")>,

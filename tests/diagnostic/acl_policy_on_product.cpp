@@ -1,4 +1,5 @@
-// expect: the product does not support it
+// expect: acl_policy_refused
+// expect text: ACL_MEM_MALLOC_HUGE1G_ONLY
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/tessera.hpp>
 

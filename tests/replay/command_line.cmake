@@ -61,6 +61,10 @@ expect(0 "torch_npu, with --conf" compare ${trace} --recipe torch_npu --conf pag
 expect(0 "pinned_packed: completes with a capacity of " fit ${trace} --recipe pinned_packed)
 expect(0 "* max_split_size_mb = 32 MiB" explain max_split_size_mb:32 --system torch_npu)
 expect(0 "  max_split_size_mb = unlimited" explain " " --system pytorch)
+expect(0 "! max_split_size_mb = 64 MiB\n      no policy of the recipe reads it; blocks of " explain backend:cudaMallocAsync,max_split_size_mb:64 --system pytorch)
+expect(0 "! pinned_mem_register = True\n      no policy of the recipe reads it; configured_pinned: " explain pinned_mem_register:True --system torch_npu)
+expect(0 "* pinned_max_cached_size_mb = 64 MiB" explain pinned_max_cached_size_mb:64 --system torch_npu)
+expect(0 "--recipe torch_npu: pinned_mem_register: read by configured_pinned: no policy of the recipe reads it\n" explain-oom ${trace} --recipe torch_npu --conf pinned_mem_register:True)
 expect(0 "* FLAGS_allocator_strategy = naive_best_fit" explain FLAGS_allocator_strategy=naive_best_fit --system paddle)
 expect(0 "resnet50_sgd, pytorch: completes with a capacity of 85899345920 bytes (80 GiB by default; set the device's with --capacity); peak reserved " explain-oom ${trace})
 expect(0 "resnet50_sgd, pytorch: completes with a capacity of 85899345920 bytes; peak reserved " explain-oom ${trace} --capacity

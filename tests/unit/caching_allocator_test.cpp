@@ -42,7 +42,22 @@ TEST(caching_allocator, explains_out_of_memory) {
     EXPECT_EQ(error.numbers().now, pool.current_usage());
     EXPECT_TRUE(std::string(error.what())
                     .starts_with("tessera: out of memory: 25.00 MiB (26214400 bytes) requested on stream 0; "
-                                 "needs a block of 25.00 MiB\n"))
+                                 "needs a block of 25.00 MiB and a segment of 26.00 MiB\n"))
+        << error.what();
+  }
+}
+
+// In ranges, the request needs whole pages of them, except for those that a free block at the end has.
+TEST(caching_allocator, names_the_pages_that_the_device_was_asked_for) {
+  caching_allocator<pytorch<"expandable_segments:True">, simulated_device> pool{
+      simulated_device{simulated_device::options{.capacity = 10_MiB}}};
+  try {
+    (void)pool.allocate(5_MiB);
+    FAIL();
+  } catch (const out_of_memory& error) {
+    EXPECT_EQ(error.segment(), 20_MiB);
+    EXPECT_TRUE(std::string(error.what()).find("needs a block of 5.00 MiB and a segment of 20.00 MiB\n") !=
+                std::string::npos)
         << error.what();
   }
 }

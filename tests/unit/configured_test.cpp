@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/background_reclaiming.hpp>
 #include <tessera/concurrent/deferred_free_queue.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
@@ -99,6 +100,53 @@ TEST(configured, refuses_an_impossible_change_and_names_the_key) {
   });
 }
 
+TEST(configured, says_which_settings_a_text_sets_back) {
+  using npu = configured<torch_npu_family, caching_allocator<pytorch<>, simulated_device>>;
+  npu pool({.expandable_segments = true, .base_addr_aligned = 4_KiB, .segment_size = 40_MiB});
+  const auto changed = pool.change("expandable_segments:True, large_segment_size _mb:60");
+  EXPECT_FALSE(changed);
+  EXPECT_EQ(std::vector(changed.set_back().begin(), changed.set_back().end()),
+            (std::vector<std::string_view>{"base_addr_aligned_kb", "segment_size_mb"}));
+  const auto refused = pool.change("max_split_size_mb:30");
+  EXPECT_TRUE(refused);
+  EXPECT_TRUE(refused.set_back().empty());
+  EXPECT_TRUE(pool.change("expandable_segments:True,large_segment_size_mb:60").set_back().empty());
+}
+
+TEST(configured, says_which_setting_has_no_effect_and_who_would_read_it) {
+  const auto text_of = [](const auto& found) {
+    return found ? config::bad_setting("conf", *found).what() : std::string();
+  };
+  EXPECT_EQ(text_of(chosen({.max_split_size = 64_MiB, .release_lock = true}).setting_without_effect()), "");
+  EXPECT_EQ(text_of(chosen({.expandable_segments = true, .async_backend = true}).setting_without_effect()),
+            "conf: expandable_segments: no policy of the recipe reads it");
+  EXPECT_EQ(text_of(chosen({.large_segment_size = 40_MiB, .async_backend = true}).setting_without_effect()),
+            "conf: large_segment_size_mb: no policy of the recipe reads it");
+  EXPECT_EQ(
+      text_of(chosen({.pinned_use_background_threads = true}).setting_without_effect()),
+      "conf: pinned_use_background_threads: read by configured_pinned: no policy of the recipe reads it");
+  using by_flags = configured<paddle_family, caching_allocator<paddle<>, simulated_device>>;
+  const by_flags waits({.retry_milliseconds = 5, .garbage_threshold = 1_GiB});
+  EXPECT_EQ(text_of(waits.setting_without_effect()),
+            "conf: FLAGS_gpu_allocator_retry_time: read by waiting: no policy of the recipe reads it");
+  EXPECT_EQ(
+      text_of(waits.setting_without_effect({"waiting"})),
+      "conf: FLAGS_eager_delete_tensor_gb: read by deferred_free_queue: no policy of the recipe reads it");
+  EXPECT_FALSE(waits.setting_without_effect({"waiting", "deferred_free_queue"}));
+  // A key that another one overrides has an effect without that one.
+  const by_flags both({.virtual_memory = true, .multi_scale = true, .vmm_small_pool_size = 0});
+  EXPECT_FALSE(both.setting_without_effect());
+  using npu = configured<torch_npu_family, caching_allocator<pytorch<>, simulated_npu>>;
+  EXPECT_FALSE(npu({.expandable_segments = true, .huge_1g_pages = true, .segment_size = 40_MiB})
+                   .setting_without_effect());
+  // A front end may read settings.
+  using pinned_pool =
+      configured<torch_npu_family::pinned_family,
+                 concurrent::background_reclaiming<caching_allocator<pytorch<>, simulated_device>>>;
+  const pinned_pool pinned({.pinned_use_background_threads = true, .pinned_mem_register = true});
+  EXPECT_EQ(pinned.setting_without_effect()->key, "pinned_mem_register");
+}
+
 TEST(configured, reads_the_environment) {
   ASSERT_TRUE(set_variable("TESSERA_TEST_CONF", "expandable_segments:True"));
   auto pool = chosen::from_environment("TESSERA_TEST_CONF");
@@ -132,6 +180,19 @@ struct without_ranges : provider_adaptor<simulated_device> {
   using provider_adaptor::provider_adaptor;
   void* reserve(std::size_t, std::size_t) noexcept = delete;
 };
+TEST(configured, names_the_flag_of_paddle_that_it_read) {
+  ASSERT_TRUE(set_variable("FLAGS_free_idle_chunk", "maybe"));
+  using by_flags = configured<paddle_family, caching_allocator<paddle<>, simulated_device>>;
+  try {
+    (void)by_flags::from_environment();
+    ADD_FAILURE();
+  } catch (const config::bad_setting& error) {
+    EXPECT_STREQ(error.what(),
+                 "paddle: FLAGS_free_idle_chunk maybe: must be True, true, 1, False, false or 0");
+  }
+  ASSERT_TRUE(unset_variable("FLAGS_free_idle_chunk"));
+}
+
 TEST(configured, throws_if_the_provider_lacks_functions_that_the_settings_need) {
   static_assert(!virtual_memory_provider<without_ranges> && event_provider<without_ranges>);
   simulated_device device;

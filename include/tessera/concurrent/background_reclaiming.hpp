@@ -174,6 +174,7 @@ struct background_options {
   bool enabled = true;                       ///< whether a thread reclaims blocks
   std::chrono::microseconds pause{100};      ///< between its rounds
   std::chrono::milliseconds evict_every{0};  ///< between its calls of evict_idle(); 0 for no calls
+  bool operator==(const background_options&) const = default;
 };
 
 }  // namespace tessera::inline v0_1::detail

@@ -114,6 +114,20 @@ class configured_pinned : public allocator_adaptor<configured_pinned<Family, Hos
   [[nodiscard]] std::optional<config::setting_error> change(const settings_type& wanted) noexcept {
     return enter(*this, [&wanted](auto& allocator) { return allocator.change(wanted); });
   }
+  /// As configured::setting_without_effect. Settings for the memory of the device have no effect here, and neither has a
+  /// reserved segment that the host refused at the first request.
+  [[nodiscard]] std::optional<config::setting_error> setting_without_effect() const noexcept {
+    using error = config::setting_error;
+    return detail::visit_holder(any_, [](const auto& in) -> std::optional<error> {
+      if (in.region.why_missing())
+        return error{"pinned_reserve_segment_size_mb",
+                     {},
+                     "the host refused the segment",
+                     error::nowhere,
+                     error::error_code::without_effect};
+      return in.allocator.setting_without_effect({"configured_pinned"});
+    });
+  }
   /// Calls f(host). No other thread calls the host meanwhile unless it is thread-safe.
   ///   Requires:  f does not use the allocator
   template <typename F>

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <initializer_list>
 #include <mutex>
 #include <new>
 #include <tuple>
@@ -182,15 +183,31 @@ class per_stream
     sum.has_limit = limit != unlimited;
     return sum;
   }
-  /// Adds up the arenas. Peaks are sums of the arenas' peaks, so they are upper bounds. The peak of
-  /// reserved bytes is a closer bound; it is exact if the device is called by one thread at a time.
+  /// Adds up the arenas. Peaks are upper bounds: the arenas may have had theirs at different times. No peak is above what
+  /// the memory that was reserved at once can hold. Those of reserved bytes and of segments are exact if the device is
+  /// called by one thread at a time.
   [[nodiscard]] auto statistics() const noexcept
     requires(keeps_statistics)
   {
     tessera::statistics<recipe_type::pools::count> sum =
         enter(*this, [](const allocator& in) { return in.statistics(); });
-    const auto peak = static_cast<std::int64_t>(budget_.peak());
-    for (counter* c : {&sum.device_bytes, &sum.all.reserved_bytes}) c->peak = (std::min)(c->peak, peak);
+    const auto limit_to = [](std::size_t most, std::initializer_list<counter*> peaks) {
+      const auto bound = static_cast<std::int64_t>(most);
+      for (counter* c : peaks) c->peak = (std::max)(c->current, (std::min)(c->peak, bound));
+    };
+    const std::size_t bytes = budget_.peak(), segments = budget_.peak_pieces();
+    const std::size_t blocks = bytes / min_alignment;
+    const auto limit = [&](pool_statistics& in) {
+      limit_to(bytes, {&in.allocated_bytes, &in.active_bytes, &in.requested_bytes, &in.reserved_bytes,
+                       &in.inactive_split_bytes});
+      limit_to(blocks, {&in.allocation, &in.active, &in.inactive_split});
+      limit_to(segments, {&in.segment});
+    };
+    limit(sum.all);
+    for (pool_statistics& in : sum.pool) limit(in);
+    limit_to(bytes, {&sum.device_bytes});
+    limit_to(blocks, {&sum.oversize_allocations});
+    limit_to(segments, {&sum.oversize_segments});
     return sum;
   }
   void reset_peak_statistics() noexcept

@@ -22,8 +22,9 @@ struct setting_error {
     not_a_number,
     unknown_value,  ///< the key does not allow this value
     out_of_range,
-    excluded_by,    ///< conflicts with `other_key`
-    not_changeable  ///< the allocator exists already
+    excluded_by,     ///< conflicts with `other_key`
+    not_changeable,  ///< the allocator exists already
+    without_effect   ///< no policy reads the key; `other_key` does, if there is one
   };
   static constexpr std::size_t nowhere = ~std::size_t{0};  ///< the offset if there is no string
 
@@ -32,7 +33,7 @@ struct setting_error {
   std::string_view rule;                    ///< the rule that is broken
   std::size_t offset = 0;                   ///< in characters from the beginning of the string, or `nowhere`
   error_code code = error_code::malformed;  ///< the kind of the error
-  std::string_view other_key{};             ///< the key that excludes this one
+  std::string_view other_key{};             ///< the key that excludes this one, or what reads this one
   bool operator==(const setting_error&) const = default;
 };
 
@@ -52,20 +53,20 @@ class bad_setting final : public std::exception {
     append(error.value);
     append(": ");
     if (!error.other_key.empty()) {
-      append("excluded by ");
+      append(error.code == setting_error::error_code::without_effect ? "read by " : "excluded by ");
       append(error.other_key);
       append(": ");
     }
-    append(error.rule);
+    append(error.rule, max_rule);
   }
   [[nodiscard]] const char* what() const noexcept override { return text_; }
 
  private:
-  static constexpr std::size_t max_part = 100;
+  static constexpr std::size_t max_part = 100, max_rule = 400;
 
-  void append(std::string_view part) noexcept {
+  void append(std::string_view part, std::size_t max = max_part) noexcept {
     // A control character could break the line or change the state of a terminal.
-    for (const char c : part.substr(0, max_part))
+    for (const char c : part.substr(0, max))
       text_[size_++] = static_cast<unsigned char>(c) < ' ' || c == '\x7f' ? '?' : c;
   }
   void append_number(std::size_t number) noexcept {
@@ -78,7 +79,7 @@ class bad_setting final : public std::exception {
     append({digits + first, sizeof digits - first});
   }
 
-  char text_[768]{};
+  char text_[1024]{};
   std::size_t size_ = 0;
 };
 
@@ -168,6 +169,17 @@ struct key_definition {
             effect, min,    (std::uint64_t{1} << 40) - 1, rule};
   }
 
+  /// Who reads the key: the name before the effect, "none" if nobody does. Empty if the policies of a recipe do.
+  [[nodiscard]] constexpr std::string_view reader() const noexcept {
+    const std::size_t end = effect.find(": ");
+    return end == effect.npos ? std::string_view{} : effect.substr(0, end);
+  }
+  /// The error if nothing reads the key.
+  [[nodiscard]] constexpr setting_error unread() const noexcept {
+    return {
+        name,    {}, "no policy of the recipe reads it", setting_error::nowhere, error_code::without_effect,
+        reader()};
+  }
   [[nodiscard]] constexpr bool is_equal(const Settings& a, const Settings& b) const noexcept {
     bool equal = true;
     member.visit([&](auto m) { equal = a.*m == b.*m; });

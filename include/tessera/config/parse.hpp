@@ -230,7 +230,8 @@ class value_reader {
   constexpr fraction read_decimal(const range& in) noexcept {
     const token value = next_value(error_code::not_a_number, not_decimal);
     const token::number number = value.as_billionths();
-    must_hold(number.valid, value, code_of(value), not_decimal);
+    const bool is_negative = value.text.starts_with('-') && code_of(value) == error_code::out_of_range;
+    must_hold(number.valid, value, code_of(value), is_negative ? in.rule : not_decimal);
     must_hold(in.contains(number.value), value, error_code::out_of_range, in.rule);
     return {number.value};
   }
@@ -332,6 +333,15 @@ template <typename Grammar>
   std::size_t index = 0;
   while (index < Grammar::keys.size() && !name.equals(Grammar::keys[index].name)) ++index;
   return index;
+}
+
+/// Whether a legal string sets a key.
+template <typename Grammar>
+[[nodiscard]] constexpr bool sets_key(std::string_view text, std::string_view key) noexcept {
+  for (tokenizer tokens(text, Grammar::delimiters); !tokens.at_end();) {
+    if (tokens.next().equals(key)) return true;
+  }
+  return false;
 }
 
 /// Reads a configuration string of one grammar.

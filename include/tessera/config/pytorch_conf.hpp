@@ -37,7 +37,8 @@ struct pytorch_settings {
 struct pytorch : detail::torch_syntax {
   using settings = pytorch_settings;
   static constexpr std::string_view name = "pytorch";
-  static constexpr std::array<const char*, 2> variables{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"};
+  static constexpr std::array<const char*, 3> variables{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF",
+                                                        "PYTORCH_ALLOC_CONF"};
 
   ///@{
   /// Short names for the table of keys.
@@ -82,7 +83,7 @@ struct pytorch : detail::torch_syntax {
                 "a request over the limit fails at once; idle memory is not released first"),
       key::flag("release_lock_on_cudamalloc", &s::release_lock,
                 "none: locked and per_stream unlock their mutex while a segment is acquired"),
-      key::flag("release_lock_on_hipmalloc", &s::release_lock, "as release_lock_on_cudamalloc"),
+      key::flag("release_lock_on_hipmalloc", &s::release_lock, "none: as release_lock_on_cudamalloc"),
       key::flag("graph_capture_record_stream_reuse", &s::graph_capture_record_stream_reuse,
                 "none: the work in a graph is not seen, so blocks that several streams use stay pending "
                 "until the capture ends"),
@@ -91,14 +92,14 @@ struct pytorch : detail::torch_syntax {
       key::flag("pinned_use_cuda_host_register", &s::pinned_use_host_register,
                 "configured_pinned: segments are ordinary memory that is registered with the device"),
       key::flag("pinned_use_hip_host_register", &s::pinned_use_host_register,
-                "as pinned_use_cuda_host_register"),
+                "configured_pinned: as pinned_use_cuda_host_register"),
       {"pinned_num_register_threads", &s::pinned_num_register_threads, format::power_of_two,
        "a power of two, at most 128", "1", "none: the system touches pages when it locks them", 1, 128,
        "must be a power of two of at most 128"},
       {"pinned_max_round_threshold_mb", &s::pinned_max_round_threshold, format::mebibytes, "integer",
-       "unlimited", "pinned requests above this size are not rounded up to a power of two"},
+       "unlimited", "pytorch_pinned: requests above this size are not rounded up to a power of two"},
       {"pinned_max_cached_size_mb", &s::pinned_max_cached_size, format::mebibytes, "integer", "unlimited",
-       "pinned blocks above this size are released when they are freed"},
+       "pytorch_pinned: blocks above this size are released when they are freed"},
       key::size("pinned_reserve_segment_size_mb", &s::pinned_reserve_segment_size,
                 "configured_pinned: bytes that the first request reserves; later requests split them",
                 "integer, more than 0", "off", 1, "must be greater than 0 and less than 2^40"),

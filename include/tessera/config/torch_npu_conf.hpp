@@ -35,8 +35,8 @@ struct torch_npu_settings {
 /// The grammar of PYTORCH_NPU_ALLOC_CONF.
 ///
 /// torch_npu's document says that page_size excludes all other keys. It also defines page_size together with
-/// expandable_segments and segment_size_mb. tessera allows page_size with these two keys and with
-/// base_addr_aligned_kb, which depends on them.
+/// expandable_segments and segment_size_mb. tessera allows page_size with these two keys, with base_addr_aligned_kb, which
+/// depends on them, and with the keys that the document does not have.
 ///   Source:  torch_npu's document for the first ten keys, its code for the others
 struct torch_npu : detail::torch_syntax {
   using settings = torch_npu_settings;
@@ -78,7 +78,7 @@ struct torch_npu : detail::torch_syntax {
       key::flag("pinned_use_background_threads", &s::pinned_use_background_threads,
                 "configured_pinned: a thread polls events, so that requests need not"),
       key::flag("pin_memory_expandable_segments", &s::pin_memory_expandable_segments,
-                "pinned memory is mapped in pages of 20 MiB, and statistics omit its blocks"),
+                "torch_npu_pinned: memory is mapped in pages of 20 MiB, and statistics omit its blocks"),
       key::flag("pinned_mem_register", &s::pinned_mem_register,
                 "configured_pinned: segments are registered with the device"),
       {"max_non_split_rounding_mb", &s::max_non_split_rounding, format::mebibytes,
@@ -97,9 +97,9 @@ struct torch_npu : detail::torch_syntax {
       key::flag("multi_stream_lazy_reclaim", &s::multi_stream_lazy_reclaim,
                 "a request polls events only if more than 512 events are pending or nothing fits"),
       {"pinned_max_round_threshold_mb", &s::pinned_max_round_threshold, format::mebibytes, "integer",
-       "unlimited", "pinned requests above this size are not rounded up to a power of two"},
+       "unlimited", "torch_npu_pinned: requests above this size are not rounded up to a power of two"},
       {"pinned_max_cached_size_mb", &s::pinned_max_cached_size, format::mebibytes, "integer", "unlimited",
-       "pinned blocks above this size are released when they are freed"},
+       "torch_npu_pinned: blocks above this size are released when they are freed"},
       key::size("pinned_reserve_segment_size_mb", &s::pinned_reserve_segment_size,
                 "configured_pinned: bytes that the first request reserves; later requests split them"),
   }};
@@ -109,7 +109,12 @@ struct torch_npu : detail::torch_syntax {
   static constexpr std::string_view expandable_rule =
       "max_split_size_mb and garbage_collection_threshold require expandable_segments:False";
   static constexpr std::string_view page_size_rule =
-      "page_size allows only expandable_segments, segment_size_mb and base_addr_aligned_kb beside it";
+      "page_size allows only expandable_segments, base_addr_aligned_kb, segment_size_mb, "
+      "large_segment_size_mb, "
+      "max_non_split_rounding_mb, per_process_memory_fraction, throw_on_npumalloc_oom, "
+      "release_lock_on_npumalloc, "
+      "multi_stream_lazy_reclaim, pinned_max_round_threshold_mb, pinned_max_cached_size_mb and "
+      "pinned_reserve_segment_size_mb beside it";
   static constexpr std::string_view pinned_rule =
       "pinned_mem_register and pin_memory_expandable_segments exclude each other";
   ///@}

@@ -13,7 +13,7 @@ namespace tessera::inline v0_1::detail {
 struct oom_numbers {
   std::size_t requested = 0;
   std::size_t block = 0;    ///< size of the block that would serve it; 0 if the request exceeds max_request
-  std::size_t segment = 0;  ///< size of the segment that it needs
+  std::size_t segment = 0;  ///< size of the segment, or of the pages, that it needs
   stream_id stream{};
   usage now{};
   std::size_t capacity = 0;           ///< capacity of the device
@@ -63,7 +63,7 @@ class out_of_memory final : public std::bad_alloc {
   [[nodiscard]] const detail::oom_numbers& numbers() const noexcept { return numbers_; }
   /// Bytes that the program asked for.
   [[nodiscard]] std::size_t requested() const noexcept { return numbers_.requested; }
-  /// Bytes of the segment that the request needs, after all rounding.
+  /// Bytes of the segment that the request needs, after all rounding; in ranges, of whole pages that hold its block.
   [[nodiscard]] std::size_t segment() const noexcept { return numbers_.segment; }
   /// The stream of the request.
   [[nodiscard]] stream_id stream() const noexcept { return numbers_.stream; }
@@ -111,12 +111,13 @@ class out_of_memory final : public std::bad_alloc {
                               "; waited %" PRId64 " ms for other threads", n.waited_ms);
     TESSERA_DETAIL_SNPRINTF(
         text_, sizeof text_,
-        "tessera: out of memory: %s (%zu byte%s) requested on stream %s; needs a block of %s%s\n"
+        "tessera: out of memory: %s (%zu byte%s) requested on stream %s; needs a block of %s%s%s%s\n"
         "  reserved %s of at most %s (device: %s): live %s, pending %s, cached %s; largest free block %s\n"
         "%s%s%s"
         "  explain(allocator, bytes, stream) says why, and what would help [tessera/observe/explain.hpp]",
         format_bytes(n.requested).text(), n.requested, n.requested == 1 ? "" : "s", stream,
-        format_bytes(n.block).text(), more, format_bytes(n.now.reserved).text(),
+        format_bytes(n.block).text(), n.segment > n.block ? " and a segment of " : "",
+        n.segment > n.block ? format_bytes(n.segment).text() : "", more, format_bytes(n.now.reserved).text(),
         format_bytes(n.now.limit).text(), format_bytes(n.capacity).text(),
         format_bytes(n.now.allocated).text(), format_bytes(n.now.pending()).text(),
         format_bytes(n.now.cached).text(), format_bytes(n.largest_free).text(),
@@ -124,7 +125,7 @@ class out_of_memory final : public std::bad_alloc {
   }
 
   detail::oom_numbers numbers_;
-  char text_[736];
+  char text_[784];
 };
 
 }  // namespace tessera::inline v0_1

@@ -220,7 +220,8 @@ struct pool_statistics {
 /// An allocator's statistics; `num_` values count since the start or the last reset_accumulated_statistics().
 template <std::size_t Pools>
 struct statistics {
-  pool_statistics all;  ///< sums over all pools; a peak is that of the sum, not a sum of peaks
+  /// Sums over all pools. A peak is that of the sum, not a sum of peaks; `per_stream` has a bound of it.
+  pool_statistics all;
   std::array<pool_statistics, Pools> pool;  ///< by the number that the pools policy gives
   counter oversize_allocations;             ///< live blocks of at least max_split_size
   counter oversize_segments;                ///< segments of at least max_split_size

@@ -68,10 +68,13 @@ inline constexpr std::array<acl_bit_name, 32> acl_bit_names = [] {
   return names;
 }();
 
-/// Never defined. A call in a constant expression stops the compiler, which prints the rule.
-void acl_policy_refused(const char* rule);
-constexpr void refuse_acl_policy(std::string_view broken, const char* rule) {
-  if (broken == rule) acl_policy_refused(rule);
+/// Never defined. A call in a constant expression stops the compiler, which prints the arguments: the rule, and what
+/// breaks it.
+template <auto... What>
+void acl_policy_refused();
+template <fixed_string Rule>
+constexpr void refuse_acl_policy(std::string_view broken) {
+  if (broken == Rule.view()) acl_policy_refused<Rule>();
 }
 
 }  // namespace tessera::inline v0_1::detail
@@ -259,26 +262,38 @@ struct acl_malloc_policy {
   /// It also does not compile if `target` does not support the choice.
   [[nodiscard]] static consteval page_choice choice(auto policy, product target) {
     const page_choice result = checked(parse(policy));
-    const bool refused = check_support(result, target).support == support::no;
-    if (refused) detail::acl_policy_refused("the product does not support it");
+    const support_result found = check_support(result, target);
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      constexpr std::size_t products = detail::acl_product_names.size();
+      constexpr detail::fixed_string rule("the product does not support it");
+      ((found.support == support::no && found.enumerator == detail::acl_enumerators[I / products].name &&
+                target == product{I % products}
+            ? detail::acl_policy_refused<rule, name_of<I / products>, product{I % products}>()
+            : void()),
+       ...);
+    }(std::make_index_sequence<detail::acl_enumerators.size() * detail::acl_product_names.size()>{});
     return result;
   }
+
+  /// The name of an enumerator as a template argument.
+  template <std::size_t Index>
+  static constexpr detail::fixed_string<detail::acl_enumerators[Index].name.size() + 1> name_of{
+      detail::acl_enumerators[Index].name};
 
   /// Returns the choice, or reports the broken rule to the compiler.
   [[nodiscard]] static constexpr page_choice checked(const parsed& result) {
     if (const auto* const why = std::get_if<config::setting_error>(&result)) {
-      // One call for each rule, because compilers print only literal arguments.
-      detail::refuse_acl_policy(why->rule, "a bit that no enumerator has");
-      detail::refuse_acl_policy(why->rule, "an enumerator is expected");
-      detail::refuse_acl_policy(why->rule, "there is no text");
-      detail::refuse_acl_policy(why->rule, "no such enumerator of aclrtMemMallocPolicy");
-      detail::refuse_acl_policy(why->rule, "only one page size may be named");
-      detail::refuse_acl_policy(why->rule, "low and high bandwidth exclude each other");
-      detail::refuse_acl_policy(
-          why->rule, "low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages");
-      detail::refuse_acl_policy(why->rule, "low or high bandwidth does not go with peer-to-peer memory");
-      // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): the rules are literals
-      detail::acl_policy_refused(why->rule.data());
+      // One call for each rule, because compilers print template arguments.
+      detail::refuse_acl_policy<"a bit that no enumerator has">(why->rule);
+      detail::refuse_acl_policy<"an enumerator is expected">(why->rule);
+      detail::refuse_acl_policy<"there is no text">(why->rule);
+      detail::refuse_acl_policy<"no such enumerator of aclrtMemMallocPolicy">(why->rule);
+      detail::refuse_acl_policy<"only one page size may be named">(why->rule);
+      detail::refuse_acl_policy<"low and high bandwidth exclude each other">(why->rule);
+      detail::refuse_acl_policy<
+          "low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages">(why->rule);
+      detail::refuse_acl_policy<"low or high bandwidth does not go with peer-to-peer memory">(why->rule);
+      detail::acl_policy_refused<>();
     }
     return std::get<page_choice>(result);
   }

@@ -49,7 +49,12 @@ class failure_survey {
     report_.pool = settings_.pools.select(size);
     report_.segment = segment_size_for(blocks_, settings_, size);
     report_.wanted = report_.segment;
-    if constexpr (!has_segments) report_.wanted = align_up(size, mapping_unit(settings_, size));
+    if constexpr (!has_segments) {
+      const std::size_t unit = mapping_unit(settings_, size);
+      const std::size_t smallest = mapping_unit(settings_, settings_.rounding.block_size(1));
+      report_.wanted = align_up(size, unit);
+      report_.small_pages = align_up(size, (std::min)(unit, smallest));
+    }
     report_.exact_segment = has_segments ? segment_size_for(blocks_, settings_, size, true) : report_.wanted;
     report_.page_in_place = mapped_page_size(size);
     report_.rounding = observe::oom_report::above(size, align_up(report_.requested, 512));
@@ -66,6 +71,7 @@ class failure_survey {
           report_.accepts_exact_size || step == policy::recovery_steps::step::retry_exact_size;
     }
     report_.must_not_wait = !blocks_.may_wait();
+    report_.capture_keeps_cache = report_.empties_cache && report_.must_not_wait;
     report_.empties_cache = report_.empties_cache && !report_.must_not_wait;
     report_.accepts_exact_size = report_.accepts_exact_size || !has_segments;
     report_.pools = Recipe::pools::count;
@@ -125,6 +131,8 @@ class failure_survey {
       report_.largest_is = why;
     }
     if (why == reason::too_small) return;
+    // A block of another group than the request's serves it under no policy.
+    if (!blocks_.serves_requests(b, b.list->where.pool, report_.stream)) return;
     std::size_t& max = report_.but_for[static_cast<std::size_t>(why)];
     if (count_reasons(b) <= 1 && b.size > max) max = b.size;
   }
@@ -258,6 +266,8 @@ class oom_advisor {
     add(!has_room() && room_ >= report_.unpaged_segment, hint::use_normal_pages, report_.unpaged_segment);
     add(!has_room() && room_ >= report_.exact_segment && !report_.accepts_exact_size, hint::grow_exactly,
         report_.exact_segment);
+    add(!has_room() && report_.small_pages > 0 && room_ >= report_.small_pages, hint::map_smaller_pages,
+        report_.small_pages);
   }
 
   void add_idle_memory() noexcept {
@@ -268,8 +278,11 @@ class oom_advisor {
         report_.now.pending() > 0 && !idle_is_enough &&
         (report_.after_pending >= report_.block ||
          (report_.idle_later > 0 && saturating_add(room_, later) >= report_.wanted));
-    add(!report_.empties_cache && idle_is_enough && !has_room(), hint::empty_cache, idle);
-    add(!report_.empties_cache && waiting_is_enough, hint::wait_for_streams, report_.now.pending());
+    const bool keeps_cache = !report_.empties_cache && !report_.must_not_wait;  // by its policy
+    add(keeps_cache && idle_is_enough && !has_room(), hint::empty_cache, idle);
+    add(report_.capture_keeps_cache && ((idle_is_enough && !has_room()) || waiting_is_enough),
+        hint::end_capture, idle_is_enough ? idle : saturating_add(later, report_.now.pending()));
+    add(keeps_cache && waiting_is_enough, hint::wait_for_streams, report_.now.pending());
     const std::size_t serves = largest_but_for(reason::none);
     add(report_.empties_cache && idle_is_enough && !has_room() && serves == 0, hint::release_later, idle);
     add(serves > 0 && report_.waited_ms <= 0, hint::try_again, serves);
@@ -326,6 +339,7 @@ class oom_advisor {
 /// Sets the hints of a report from its numbers.
 ///
 /// * Omits each change that the recipe has already, and each change that would not have been enough.
+/// * Says "may help" where the numbers of the report do not tell whether the request would have succeeded.
 /// * Lists the surest hint first.
 /// * If there is no hint, the hint is to free blocks, unless the device refused although it had memory.
 ///

@@ -30,11 +30,13 @@ enum class oom_hint : unsigned char {
   raise_limit,
   raise_device_limit,
   empty_cache,
+  end_capture,
   release_later,
   wait_for_streams,
   try_again,
   try_later,
   grow_exactly,
+  map_smaller_pages,
   use_other_pages,
   use_normal_pages,
   reuse_across_streams,
@@ -56,6 +58,9 @@ struct hint_text {
   const char* sentence;  ///< %s stands for a number of bytes
   const char* change;    ///< the change in code
   const char* header;    ///< without ".hpp"
+  /// Whether the request would have succeeded. Otherwise the change would also have moved other blocks, so that the numbers
+  /// of the report do not tell, or it depends on the device.
+  bool is_sure = false;
 };
 
 /// Returns the text of a hint; empty for free_memory.
@@ -66,25 +71,28 @@ struct hint_text {
                        *split = "policy/split", *waiting = "concurrent/waiting";
   // In the order of oom_hint.
   constexpr hint_text texts[] = {
-      {"raise the limit above %s, as the device has more", "growth.limit", growth},
-      {"the provider's own limit refused %s", "a higher limit", "provider/limiting"},
-      {"release %s of idle cache first", policy::recover_by_emptying_cache<>::hint, recovery},
+      {"raise the limit above %s, as the device has more", "growth.limit", growth, true},
+      {"raise the provider's own limit, which refused %s", "a higher limit", "provider/limiting"},
+      {"release %s of idle cache first", policy::recover_by_emptying_cache<>::hint, recovery, true},
+      {"end the capture first; then %s of freed memory can serve or go back", "no scope of the kind capture",
+       "extension/private_pools", true},
       {"try again once streams are done; %s is idle but was not released, or the device failed", "waiting",
        waiting},
       {"wait for the streams that use %s of freed blocks", policy::recover_by_emptying_cache<>::hint,
-       recovery},
+       recovery, true},
       {"try again; a block of %s became free after the search", "waiting", waiting},
       {"try later; streams still use %s of freed blocks", "waiting", waiting},
-      {"accept a segment of only %s", policy::recover_by_emptying_cache<true>::hint, recovery},
+      {"accept a segment of only %s", policy::recover_by_emptying_cache<true>::hint, recovery, true},
+      {"map smaller pages, as %s of them are enough", "grow_by_mapping<2_MiB, 2_MiB>", ranges, true},
       {"use other pages if those of one kind run out",
        policy::prefer_pages<page_preference::huge_first>::hint, "policy/prefer_pages"},
-      {"a segment of %s fits in smaller pages", policy::normal_pages::hint, pages},
-      {"a free block of another stream has %s", policy::reuse_across_streams<>::hint, streams},
-      {"a stream could wait for a free block of %s", "streams.insert_dependencies", streams},
-      {"a free block of another pool has %s", policy::pool_together::hint, "policy/pools"},
-      {"raise the split limit above %s, the size of a free block", policy::split_below<>::hint, split},
+      {"a segment of %s fits in smaller pages", policy::normal_pages::hint, pages, true},
+      {"use a free block of another stream, of %s", policy::reuse_across_streams<>::hint, streams},
+      {"a stream could wait for a free block of %s", "streams.insert_dependencies", streams, true},
+      {"use a free block of another pool, of %s", policy::pool_together::hint, "policy/pools"},
+      {"raise the split limit above %s, the size of a free block", policy::split_below<>::hint, split, true},
       {"split larger free blocks, of up to %s", policy::split_if_remainder_at_least<1>::hint, split},
-      {"no more than %s of addresses are reserved at once", "a larger growth.range", ranges},
+      {"no more than %s of addresses are reserved at once", "a larger growth.range", ranges, true},
       {"map pages, of which %s between live blocks could be released", policy::grow_by_mapping<>::hint,
        ranges},
       {"map pages, of which %s could move to this request", policy::grow_by_stitching<>::hint, stitching},
@@ -170,7 +178,8 @@ struct oom_report {
   std::size_t wanted = 0;     ///< maximum to get from the device: that segment, or in ranges, whole pages
   std::size_t exact_segment = 0;    ///< the smallest segment that is large enough
   std::size_t unpaged_segment = 0;  ///< the segment in normal pages
-  std::int64_t waited_ms = -1;      ///< how long a front end waited for other threads; negative if none did
+  std::size_t small_pages = 0;  ///< in ranges, whole pages for the block if all have the size of the smallest
+  std::int64_t waited_ms = -1;  ///< how long a front end waited for other threads; negative if none did
 
   // The state of the memory.
   usage now{};                        ///< the use of the allocator's memory
@@ -212,6 +221,7 @@ struct oom_report {
   bool reuses_across_streams = false;  ///< a free block may serve a stream other than its own
   bool shares_streams = false;         ///< blocks are reused across streams, or all streams share them
   bool empties_cache = false;          ///< before such a request fails, the cache is emptied
+  bool capture_keeps_cache = false;    ///< it would be emptied if no scope of the kind capture were open
   bool accepts_exact_size = false;     ///< exact_segment would have been tried
   /// Whether the provider is an ordering_provider: a stream can wait for another's event.
   bool device_has_order = false;
@@ -414,9 +424,10 @@ class oom_text {
   }
   void put_hint(hint what, std::size_t bytes) noexcept {
     if (what == hint::free_memory) return put_last_resort(bytes);
-    put("\n  hint: ");
-    const format_bytes amount(what == hint::raise_limit ? report_->now.limit : bytes);
     const hint_text text = text_of(what);
+    const bool says_try = text.header == std::string_view("concurrent/waiting");
+    put(text.is_sure || says_try ? "\n  hint: " : "\n  hint: may help: ");
+    const format_bytes amount(what == hint::raise_limit ? report_->now.limit : bytes);
     const char* const gap = std::strstr(text.sentence, "%s");
     if (gap == nullptr) {
       put("%s", text.sentence);

@@ -43,9 +43,15 @@ class byte_budget {
     const std::lock_guard lock(mutex_);
     return peak_;
   }
+  /// The most segments or chunks that were taken at once, counted as peak().
+  [[nodiscard]] std::size_t peak_pieces() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return peak_pieces_;
+  }
   void reset_peak() noexcept {
     const std::lock_guard lock(mutex_);
     peak_ = taken_;
+    peak_pieces_ = pieces_;
   }
   /// Bytes that may still be taken.
   [[nodiscard]] std::size_t left() const noexcept {
@@ -71,7 +77,7 @@ class byte_budget {
   ///   Returns:  the result of ask(); false if the limit would be exceeded
   template <typename F>
   [[nodiscard]] bool take(std::size_t bytes, std::size_t beyond, F ask) noexcept {
-    std::size_t given_back_before = 0;
+    std::size_t given_back_before = 0, pieces_before = 0;
     {
       const std::size_t within = bytes - beyond;
       std::unique_lock lock(mutex_);
@@ -83,6 +89,7 @@ class byte_budget {
       }
       in_flight_ += bytes;
       given_back_before = given_back_;
+      pieces_before = given_back_pieces_;
     }
     const bool acquired = ask();
     if (!acquired) (void)refused_.take();  // the device's refusal is later
@@ -92,7 +99,8 @@ class byte_budget {
       taken_ += bytes;
       // The device may have acquired these bytes before it released the bytes that were given back meanwhile.
       const std::size_t highest = taken_ + (given_back_ - given_back_before);
-      if (highest > peak_) peak_ = highest;
+      peak_ = detail::larger(peak_, highest);
+      peak_pieces_ = detail::larger(peak_pieces_, ++pieces_ + (given_back_pieces_ - pieces_before));
     }
     settled_.notify_all();
     return acquired;
@@ -103,6 +111,9 @@ class byte_budget {
     const std::lock_guard lock(mutex_);
     taken_ -= bytes;
     given_back_ += bytes;
+    const std::size_t piece = bytes > 0 ? 1 : 0;  // imported memory has no bytes
+    pieces_ -= piece;
+    given_back_pieces_ += piece;
     settled_.notify_all();
   }
 
@@ -122,7 +133,8 @@ class byte_budget {
   std::size_t taken_ = 0;
   std::size_t peak_ = 0;
   std::size_t given_back_ = 0;  // since the start; wraps
-  std::size_t in_flight_ = 0;   // reserved by calls of take() that have not returned
+  std::size_t pieces_ = 0, peak_pieces_ = 0, given_back_pieces_ = 0;
+  std::size_t in_flight_ = 0;  // reserved by calls of take() that have not returned
   provider::latest_refusals refused_;
 };
 

@@ -11,8 +11,8 @@ namespace tessera::inline v0_1::detail {
 
 /// One large segment of a provider, from which smaller segments are cut one after another.
 ///
-/// The first take() acquires it, and the destructor releases it. The space after the last segment in use is
-/// available again. It is thread-safe if the provider is.
+/// The first take() acquires it, and the destructor releases it. If the provider refuses it, take() fails, and why_missing()
+/// says why. The space after the last segment in use is available again. It is thread-safe if the provider is.
 ///   Cost:      about 100 bytes of host memory for each segment
 ///   Requires:  the provider outlives it
 template <provider::device_provider Device>
@@ -34,6 +34,11 @@ class preallocated_region {
     if (!was_acquired_ && bytes <= size_) {
       was_acquired_ = true;
       begin_ = reinterpret_cast<std::uintptr_t>(device_->acquire(size_));
+      if (begin_ == 0) {
+        const refusal why = detail::take_refusal(*device_);
+        why_missing_ = refusal::format("the region of %s could not be acquired%s%s",
+                                       format_bytes(size_).text(), why ? ": " : "", why.text());
+      }
     }
     if (begin_ == 0 || bytes > size_ - used_) return nullptr;
     void* const segment = reinterpret_cast<void*>(begin_ + used_);
@@ -56,6 +61,12 @@ class preallocated_region {
     }
     return true;
   }
+  /// Why the provider refused the region, so that each segment costs a call of it. Empty if it did not, and before the
+  /// first request that the region could serve.
+  [[nodiscard]] refusal why_missing() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return why_missing_;
+  }
   [[nodiscard]] Device& device() const noexcept { return *device_; }
 
  private:
@@ -65,7 +76,8 @@ class preallocated_region {
 
   Device* device_;
   std::size_t size_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  refusal why_missing_{};
   bool was_acquired_ = false;
   std::uintptr_t begin_ = 0;
   std::size_t used_ = 0;     // bytes up to the end of the last segment
@@ -94,7 +106,8 @@ namespace tessera::inline v0_1::provider {
 template <device_provider Device, bool OnlyRecordedStreams = false>
 class preallocating : public provider_adaptor<Device> {
  public:
-  /// The memory that segments are taken from: `region(device, bytes)` acquires it at the first request.
+  /// The memory that segments are taken from: `region(device, bytes)` acquires it at the first request. If the device
+  /// refuses it, the device serves, and why_missing() of the region says why.
   using region = detail::preallocated_region<Device>;
   static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
   static constexpr bool release_waits = OnlyRecordedStreams && detail::release_waits<Device>;

@@ -19,7 +19,7 @@ namespace tessera::inline v0_1::recipe {
 /// request below it does not use a free block of that size or more. A larger request does not use a block
 /// with `split.slack` or more to spare. Growth ignores both rules: it may take a refused free block if
 /// unmapped addresses follow it, as it is or with pages mapped behind it. The key
-/// garbage_collection_threshold is ignored, as in PyTorch. But if you set `eviction.threshold` directly, idle
+/// garbage_collection_threshold has no effect, as in PyTorch. But if you set `eviction.threshold` directly, idle
 /// pages are released.
 struct pytorch_expandable final {
   using rounding = policy::round_to_divisions<512>;

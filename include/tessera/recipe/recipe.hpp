@@ -75,13 +75,6 @@ struct aliases_of {
   using recovery = typename Recipe::recovery;
 };
 
-/// A recipe equal to `Base` whose policies start with the values that settings give them.
-template <typename Base, auto Settings>
-struct preset final : aliases_of<Base> {
-  using base = Base;
-  static constexpr auto settings = Settings;
-};
-
 }  // namespace tessera::inline v0_1::detail
 
 namespace tessera::inline v0_1::recipe {
@@ -111,12 +104,6 @@ struct policies {
   [[TESSERA_NO_UNIQUE_ADDRESS]] typename Recipe::eviction eviction = typename Recipe::eviction();
   [[TESSERA_NO_UNIQUE_ADDRESS]] typename Recipe::recovery recovery = typename Recipe::recovery();
   bool operator==(const policies&) const = default;
-};
-
-template <typename Base, auto Settings>
-struct policies<detail::preset<Base, Settings>> : policies<Base> {
-  constexpr policies() noexcept : policies<Base>(Base::configured(Settings)) {}
-  constexpr policies(const policies<Base>& values) noexcept : policies<Base>(values) {}
 };
 
 }  // namespace tessera::inline v0_1::recipe

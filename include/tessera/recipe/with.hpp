@@ -175,11 +175,14 @@ struct with final : detail::aliases_with<Base, Policy...> {
 
 namespace tessera::inline v0_1::detail {
 
+template <typename Base, auto Settings, typename Grammar>
+struct preset;
+
 /// Whether a recipe's policies start with the values of a configuration string.
 template <typename Recipe>
 inline constexpr bool is_configured = false;
-template <typename Base, auto Settings>
-inline constexpr bool is_configured<preset<Base, Settings>> = true;
+template <typename Base, auto Settings, typename Grammar>
+inline constexpr bool is_configured<preset<Base, Settings, Grammar>> = true;
 template <typename Base, typename... Policy>
 inline constexpr bool is_configured<recipe::with<Base, Policy...>> = is_configured<Base>;
 

@@ -178,6 +178,23 @@ TYPED_TEST(pinned_host_of, changes_the_numbers_that_its_recipe_reads_and_nothing
   EXPECT_EQ(pool.settings(), settings_of<TypeParam>("pinned_max_cached_size_mb:32"));
 }
 
+TYPED_TEST(pinned_host_of, says_which_setting_has_no_effect) {
+  auto settings =
+      settings_of<TypeParam>("pinned_use_background_threads:True,pinned_reserve_segment_size_mb:1");
+  const configured_pinned<TypeParam, simulated_device> pool(settings, simulated_device{});
+  EXPECT_FALSE(pool.setting_without_effect());
+  settings.max_split_size = 64_MiB;
+  const configured_pinned<TypeParam, simulated_device> other(settings, simulated_device{});
+  ASSERT_TRUE(other.setting_without_effect());
+  EXPECT_EQ(other.setting_without_effect()->key, "max_split_size_mb");
+  configured_pinned<TypeParam, simulated_device> small(
+      settings_of<TypeParam>("pinned_reserve_segment_size_mb:16"), simulated_device({.capacity = 8_MiB}));
+  EXPECT_FALSE(small.setting_without_effect());
+  EXPECT_NE(small.allocate(1_MiB), nullptr);
+  ASSERT_TRUE(small.setting_without_effect());
+  EXPECT_EQ(small.setting_without_effect()->key, "pinned_reserve_segment_size_mb");
+}
+
 TYPED_TEST(pinned_host_of, reads_the_environment_of_its_system) {
   const char* const variable = TypeParam::grammar::variables[0];
   ASSERT_TRUE(set_variable(variable, "pinned_reserve_segment_size_mb:2"));

@@ -37,6 +37,24 @@ using adaptor_tests::run_threads_with_failing_calls;
 using torch = per_stream<caching_allocator<pytorch<>, gated_ref>>;
 using expandable = per_stream<caching_allocator<pytorch_family::expandable, gated_ref>>;
 
+// Streams that use the whole device one after the other have their peaks at different times.
+TEST(per_stream_threads, have_no_peak_above_what_is_possible) {
+  using pool_type = per_stream<caching_allocator<pytorch<>, simulated_device>>;
+  pool_type pool{simulated_device{simulated_device::options{.capacity = 100_MiB}}};
+  for (std::uint64_t s = 0; s < 4; ++s) {
+    pool.deallocate(pool.allocate(100_MiB, stream_id{s}));
+    pool.trim();
+  }
+  const auto seen = pool.statistics();
+  for (const pool_statistics& in : {seen.all, seen.pool[1]}) {
+    for (const counter& c : {in.allocated_bytes, in.active_bytes, in.requested_bytes, in.reserved_bytes})
+      EXPECT_EQ(c.peak, 100_MiB);
+    EXPECT_EQ(in.segment.peak, 1);
+  }
+  EXPECT_EQ(seen.device_bytes.peak, 100_MiB);
+  EXPECT_LE(seen.all.inactive_split_bytes.peak, 100_MiB);
+}
+
 TEST(per_stream_threads, serve_as_one_allocator) {
   per_stream<caching_allocator<pytorch<>, simulated_device>> pool;
   void* weights = pool.allocate(300_MiB);

@@ -32,8 +32,8 @@ class environment : public testing::Test {
 
  private:
   static void clear() {
-    for (const char* variable :
-         {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "MINE"})
+    for (const char* variable : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
+                                 "PYTORCH_NPU_ALLOC_CONF", "MINE"})
       ASSERT_TRUE(unset_variable(variable));
     for (const auto& key : paddle::keys) ASSERT_TRUE(unset_variable(key.name.data()));
   }
@@ -63,6 +63,8 @@ TEST_F(environment, reads_a_named_variable) {
 TEST_F(environment, of_pytorch_is_the_first_variable_set) {
   set("PYTORCH_ALLOC_CONF", "max_split_size_mb:64,throw_on_cudamalloc_oom:True");
   EXPECT_EQ(settings<pytorch>().max_split_size, 64_MiB);
+  set("PYTORCH_HIP_ALLOC_CONF", "max_split_size_mb:48");
+  EXPECT_EQ(settings<pytorch>().max_split_size, 48_MiB);
   set("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:32");
   EXPECT_EQ(settings<pytorch>().max_split_size, 32_MiB);
   EXPECT_FALSE(settings<pytorch>().throw_on_oom);  // the other variable is ignored

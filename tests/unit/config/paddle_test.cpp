@@ -242,7 +242,7 @@ INSTANTIATE_TEST_SUITE_P(
         refused{"FLAGS_fraction_of_gpu_memory_to_use=1.000000001",
                 {share, "1.000000001", not_share, 36, error_code::out_of_range}},
         refused{"FLAGS_fraction_of_gpu_memory_to_use=-0.1",
-                {share, "-0.1", not_decimal, 36, error_code::out_of_range}},
+                {share, "-0.1", not_share, 36, error_code::out_of_range}},
         refused{"FLAGS_fraction_of_gpu_memory_to_use=40%",
                 {share, "40%", not_decimal, 36, error_code::not_a_number}},
         refused{"FLAGS_memory_fraction_of_eager_deletion=2",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks PYTORCH_NPU_ALLOC_CONF against torch_npu's document: keys, ranges, defaults, exclusions and examples.
+#include <algorithm>
 #include <cstddef>
 #include <iterator>
 #include <string>
@@ -258,6 +259,20 @@ TEST(torch_npu_conf, page_size_is_allowed_with_related_keys) {
   EXPECT_TRUE(all.huge_1g_pages && all.expandable_segments);
   EXPECT_EQ(all.segment_size, 512_MiB);
   EXPECT_TRUE(is_legal("segment_size_mb:40,page_size:1g"));
+  // The error names each key that may stand beside it, and no other.
+  std::size_t named = 0;
+  for (const auto& key : torch_npu::keys) {
+    const auto with = [&key](const auto& pair) { return pair.one == "page_size" && pair.other == key.name; };
+    const bool is_excluded = std::any_of(torch_npu::exclusions.begin(), torch_npu::exclusions.end(), with);
+    const bool is_named =
+        torch_npu::page_size_rule.find(" " + std::string(key.name)) != std::string_view::npos;
+    EXPECT_EQ(is_named, !is_excluded && key.name != "page_size") << key.name;
+    named += is_named;
+  }
+  EXPECT_EQ(named, 12u);
+  const auto refused = tessera::config::parse<torch_npu>("page_size:1g,max_split_size_mb:32");
+  const std::string text = tessera::config::bad_setting("conf", std::get<1>(refused)).what();
+  EXPECT_TRUE(text.ends_with("pinned_reserve_segment_size_mb beside it")) << text;
   EXPECT_TRUE(is_legal("expandable_segments:True,page_size:1g,per_process_memory_fraction:0.5"));
 }
 

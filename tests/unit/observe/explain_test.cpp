@@ -10,6 +10,7 @@
 
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
@@ -75,6 +76,45 @@ TEST(explain, names_the_request) {
   EXPECT_EQ(report.exact_segment, 25_MiB);
   EXPECT_EQ(report.room(), 10_MiB);
   EXPECT_EQ(report.missing(), 16_MiB);
+}
+
+TEST(explain, suggests_smaller_pages_if_those_of_the_recipe_do_not_fit) {
+  over<pytorch_family::expandable> pool{of(256_MiB)};
+  const oom_report report = refused(pool, 250_MiB);
+  EXPECT_EQ(hints_of(report), std::vector{oom_report::hint::map_smaller_pages});
+  EXPECT_EQ(report.hints[0].bytes, 250_MiB);
+  over<with<pytorch_family::expandable, grow_by_mapping<2_MiB, 2_MiB>>> smaller{of(256_MiB)};
+  EXPECT_NE(smaller.try_allocate(250_MiB), nullptr);
+  EXPECT_EQ(hints_of(refused(pool, 258_MiB)), std::vector{oom_report::hint::free_memory});
+}
+
+// During a capture, nothing goes back to the device, and only the pool's own blocks serve.
+TEST(explain, suggests_in_a_capture_only_what_helps) {
+  using pool_type = caching_allocator<pytorch<>, simulated_device, extension::private_pools>;
+  pool_type pool{of(64_MiB)};
+  pool.deallocate(pool.allocate(40_MiB));
+  {
+    extension::private_pool graph(pool);
+    const extension::pool_scope capture(graph);
+    const oom_report report = refused(pool, 40_MiB);
+    EXPECT_TRUE(advises(report, oom_report::hint::end_capture)) << report.text().c_str();
+    for (const auto other : {oom_report::hint::empty_cache, oom_report::hint::share_pool,
+                             oom_report::hint::wait_for_streams, oom_report::hint::reuse_across_streams})
+      EXPECT_FALSE(advises(report, other)) << report.text().c_str();
+  }
+  EXPECT_NE(pool.try_allocate(40_MiB), nullptr) << "after the capture";
+}
+
+TEST(explain, says_may_unless_the_numbers_tell) {
+  over<pytorch<>> pool{of(30_MiB)};
+  (void)pool.allocate(5_MiB);
+  EXPECT_NE(pool.try_allocate(5_MiB), nullptr);
+  const oom_report stitched_would = refused(pool, 20_MiB);
+  for (std::size_t i = 0; i < stitched_would.hint_count; ++i)
+    EXPECT_EQ(stitched_would.hints[i].what, oom_report::hint::stitch);
+  EXPECT_NE(std::string(stitched_would.text().c_str()).find("\n  hint: may help: map pages, of which "),
+            std::string::npos)
+      << stitched_would.text().c_str();
 }
 
 TEST(explain, names_a_free_block_that_is_too_small) {

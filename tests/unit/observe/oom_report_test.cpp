@@ -194,7 +194,7 @@ TEST(out_of_memory, is_a_bad_alloc_of_three_lines_with_a_text_of_its_own) {
   const std::bad_alloc& base = copy;
   EXPECT_STREQ(base.what(),
                "tessera: out of memory: 3.00 MiB (3145728 bytes) requested on stream 9; needs a block of "
-               "3.00 MiB; waited 7 ms for other threads\n"
+               "3.00 MiB and a segment of 20.00 MiB; waited 7 ms for other threads\n"
                "  reserved 20.00 MiB of at most 30.00 MiB (device: 30.00 MiB): live 5.00 MiB, pending 0 B, "
                "cached 15.00 MiB; largest free block 2.00 MiB\n"
                "  explain(allocator, bytes, stream) says why, and what would help "

@@ -58,6 +58,17 @@ TEST(preallocating, serves_many_segments_with_one_call_and_then_asks_the_device)
   EXPECT_EQ(device.used(), 0u);
 }
 
+TEST(preallocating, says_that_the_region_cannot_be_had) {
+  simulated_device device({.capacity = 1_MiB});
+  region reserved(device, 2_MiB);
+  provider from(reserved);
+  EXPECT_FALSE(reserved.why_missing());
+  void* const served = from.acquire(256_KiB);
+  EXPECT_NE(served, nullptr) << "by the device";
+  EXPECT_STREQ(reserved.why_missing().text(), "the region of 2.00 MiB could not be acquired");
+  EXPECT_TRUE(from.release(served, 256_KiB));
+}
+
 TEST(preallocating, reuses_memory_released_after_the_last_segment) {
   simulated_device device;
   region reserved(device, 1_MiB);
