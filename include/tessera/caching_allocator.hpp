@@ -347,11 +347,11 @@ class caching_allocator {
     return any;
   }
   /// Waits for all work submitted to `stream`. Then the eviction policy may release idle segments.
-  ///   Returns:  false if the device failed
+  ///   Returns:  false if the device failed, or while an extension forbids waiting for it
   bool synchronize(stream_id stream) noexcept
     requires(Recipe::streams::reuses_across_streams)
   {
-    if (!sharing_.wait_for(stream)) return false;
+    if (!manager_.may_wait() || !sharing_.wait_for(stream)) return false;
     (void)manager_.process_events();
     evict(policy::eviction_trigger::after_synchronize);
     return true;
@@ -768,7 +768,7 @@ class caching_allocator {
   [[gnu::cold]] detail::block* admit_new(detail::block& found, miss_state& now) noexcept {
     if (admit(&found, now.want) != nullptr) return &found;
     now.why = policy::failure_reason::by_extension;
-    if (manager_.may_wait() && backend_.releasable(found) > 0) (void)backend_.release(found);
+    if (backend_.releasable(found) > 0) (void)backend_.release(found);
     return nullptr;
   }
   /// Whether a predicted failure makes growth pointless. A backend that moves memory may succeed even at the limit. A
@@ -794,15 +794,18 @@ class caching_allocator {
     return list != nullptr && release_oversize(*list, want.size);
   }
 
-  // Releasing memory to the device.
+  // Releasing memory to the device. A capture forbids it, except where in_captures() is passed.
 
+  [[nodiscard]] bool in_captures() const noexcept {
+    return policies_.recovery.steps(policy::failure_reason::by_device).in_captures;
+  }
   /// Releases free oversize blocks until `wanted` bytes went back.
   ///   Returns:  whether that many went back
   [[gnu::cold]] bool release_oversize(detail::free_list& list, std::size_t wanted) noexcept {
     const std::size_t oversize = policies_.split.oversize_from();
-    const auto release = [this](detail::block& b) { return backend_.release(b); };
+    const auto release = [this](detail::block& b) { return backend_.release(b, in_captures()); };
     using order = typename manager::order;
-    return oversize <= unlimited / 2 &&
+    return oversize <= unlimited / 2 && (in_captures() || manager_.may_wait()) &&
            detail::release_largest<order, manager::traits::has_ranges>(list, wanted, oversize, release);
   }
   /// Releases the idle segments for which may_release(block) is true, until at most `keep` bytes are reserved.
@@ -833,7 +836,7 @@ class caching_allocator {
   /// Returns whether it tried to evict.
   bool evict(policy::eviction_trigger when, const usage& current) noexcept {
     const std::size_t wanted = policies_.eviction.bytes_to_evict(when, current);
-    if (wanted > 0) evict_bytes(when, current, wanted);
+    if (wanted > 0 && (manager_.may_wait() || in_captures())) evict_bytes(when, current, wanted);
     return wanted > 0;
   }
   /// Evicts idle segments in passes, as the policy decides. Stops once `wanted` bytes went back or a pass
@@ -874,7 +877,7 @@ class caching_allocator {
             idle.set_totals(totals);
             idle.remaining = wanted > freed ? wanted - freed : 0;
             if (!policy.is_candidate(idle.bytes, now) || !policy.should_evict(idle)) return false;
-            const std::size_t released = backend_.release(b);
+            const std::size_t released = backend_.release(b, in_captures());
             decay_.note_eviction(released, time, idle.age);
             time = manager_.now();  // blocks may have become idle during the release
             totals.excess -= released < totals.excess ? released : totals.excess;

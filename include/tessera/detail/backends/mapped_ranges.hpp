@@ -214,7 +214,7 @@ class mapped_ranges {
   }
 
   /// Unmaps the chunks that lie wholly in a free block and for which `which(chunk)` is true. First waits for
-  /// the work that may use them. Calls then(chunk, unmapped block) for each chunk.
+  /// the work that may use them. Unmaps none while the device must not be waited for. Calls then(chunk, unmapped block) for each chunk.
   ///   Returns:  the bytes of the unmapped chunks
   template <typename Which, typename Then>
   std::size_t unmap_chunks(block& idle, Which which, Then then) noexcept {
@@ -226,9 +226,8 @@ class mapped_ranges {
       if (!which(c)) return true;
       const std::uintptr_t address = c.address;
       const std::size_t bytes = c.bytes;
-      const auto may_wait = [this] { return !Manager::traits::uses_events || manager_.may_wait(); };
-      is_done = is_done || (may_wait() && finish_work_of(list));
-      if (!is_done || !may_wait() || !manager_.reserve_blocks()) return false;
+      is_done = is_done || (manager_.may_wait() && finish_work_of(list));
+      if (!is_done || !manager_.may_wait() || !manager_.reserve_blocks()) return false;
       manager_.report(action::segment_unmap, address, bytes, bytes, list);
       if (!chunks_.unmap(provider(), c)) {
         manager_.report(action::segment_map, address, bytes, bytes, list);
