@@ -540,20 +540,20 @@ class caching_allocator {
     const request want = make_request(bytes, stream, manager_.own());
     detail::block* found = uses_fast_path() ? search(want) : nullptr;
     if (found == nullptr) {
-      found = find_slowly(bytes, want.size, want.pool, stream);
+      if constexpr (extensions::adds_groups) return serve_from_group<ByHandle>(bytes, stream);
+      found = find_slowly(*want.group, bytes, want.size, want.pool, stream);
       if (found == nullptr) return nullptr;
-      if constexpr (extensions::adds_groups) return serve_from_group<ByHandle>(*found, bytes, stream);
     }
     return &allocate_from<ByHandle>(*found, want);
   }
   [[gnu::noinline]] void poll_events() noexcept {
     if (policies_.streams.should_poll_events(manager_.pending_events())) (void)process_events();
   }
-  /// Finds a free block in the group that extensions choose, or as a miss. Not inlined, to keep the hit path small.
-  [[gnu::noinline]] detail::block* find_slowly(std::size_t bytes, std::size_t size, std::size_t pool,
+  /// Finds a free block in a group, or as a miss. Not inlined, to keep the hit path small.
+  [[gnu::noinline]] detail::block* find_slowly(typename manager::group& group, std::size_t bytes,
+                                               std::size_t size, std::size_t pool,
                                                stream_id stream) noexcept {
     // The request is passed in registers: in memory, it would slow the hit path.
-    auto& group = extensions::adds_groups ? manager_.group_for(stream) : manager_.own();
     const request want{&group, bytes, size, pool, stream, policies_.streams.reuse_key(stream)};
     detail::block* const found = uses_fast_path() ? nullptr : obtain(want);
     return found != nullptr ? found : serve_miss(want);
@@ -565,13 +565,14 @@ class caching_allocator {
   [[nodiscard]] bool may_serve(const request& want) const noexcept {
     return extensions::is_empty || extensions_.may_serve(*want.group);
   }
-  /// Serves a request from a block that may belong to a group of an extension.
+  /// Serves a request in the group that extensions choose once, although a scope may open or close during a miss.
   template <bool ByHandle>
-  [[gnu::noinline]] detail::block* serve_from_group(detail::block& found, std::size_t bytes,
-                                                    stream_id stream) noexcept {
+  [[gnu::noinline]] detail::block* serve_from_group(std::size_t bytes, stream_id stream) noexcept {
     request want = make_request(bytes, stream, manager_.group_for(stream));
-    if (extensions_.serves_whole(manager::group_of(*found.list))) want.size = found.size;
-    detail::block& served = allocate_from<ByHandle>(found, want);
+    detail::block* const found = find_slowly(*want.group, bytes, want.size, want.pool, stream);
+    if (found == nullptr) return nullptr;
+    if (extensions_.serves_whole(manager::group_of(*found->list))) want.size = found->size;
+    detail::block& served = allocate_from<ByHandle>(*found, want);
     extensions_.on_served(served, *want.group);
     return &served;
   }
@@ -655,7 +656,7 @@ class caching_allocator {
     miss_state now{.want = want};
     if (!may_serve(want)) return fail(now);
     // The user's callbacks may have freed a block, or events may have completed meanwhile.
-    if (detail::block* const found = free_under_pressure(now)) return found;
+    if (detail::block* const found = relieve_pressure() ? obtain(want) : nullptr) return found;
     // Old idle segments go back first, then other streams serve, then the device.
     if (detail::block* const found = evict_and_grow(now)) return found;
     if (detail::block* const found = extensions_.attempt(detail::miss_stage::growth_failed, now))
@@ -665,9 +666,6 @@ class caching_allocator {
     if (detail::block* const found = recover(now)) return found;
     if (detail::block* const found = extensions_.attempt(detail::miss_stage::last, now)) return found;
     return fail(now);
-  }
-  detail::block* free_under_pressure(const miss_state& now) noexcept {
-    return relieve_pressure() ? obtain(now.want) : nullptr;
   }
   detail::block* evict_and_grow(miss_state& now) noexcept {
     const usage current = current_usage();

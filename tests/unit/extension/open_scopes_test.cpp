@@ -108,6 +108,43 @@ TEST(open_scopes, ask_no_function_of_a_scope_that_is_older_than_the_answer) {
   EXPECT_EQ(calls, 1u) << "the newest of the others selects it";
 }
 
+/// Opens or closes the scope of a pool when memory is short.
+struct changes_scope {
+  allocator_of<pytorch<>>& in;
+  pool_id pool;
+  bool opens;
+  static bool run(void* self) noexcept {
+    auto& me = *static_cast<changes_scope*>(self);
+    auto pools = pools_of(me.in);
+    EXPECT_TRUE(me.opens ? pools.open(me.pool, {}, scope_kind::plain) : pools.close(me.pool));
+    return false;
+  }
+};
+
+TEST(open_scopes, that_close_during_a_miss_leave_the_request_its_pool) {
+  allocator_of<pytorch<>> in;
+  auto pools = pools_of(in);
+  changes_scope closes{in, pools.create(), false};
+  ASSERT_TRUE(pools.open(closes.pool, {}, scope_kind::plain));
+  ASSERT_TRUE(in.on_pressure(&changes_scope::run, &closes));
+  void* const p = in.allocate(5_MiB);
+  EXPECT_EQ(pools.usage_of(closes.pool).reserved, 20_MiB);
+  EXPECT_EQ(pools.take_back(closes.pool).blocks, 0u);
+  ASSERT_TRUE(pools.open(closes.pool, {}, scope_kind::plain));
+  EXPECT_TRUE(in.reuse_in_place(p, 5_MiB, {}));
+}
+
+TEST(open_scopes, that_open_during_a_miss_do_not_get_its_request) {
+  allocator_of<pytorch<>> in;
+  auto pools = pools_of(in);
+  changes_scope opens{in, pools.create(), true};
+  ASSERT_TRUE(in.on_pressure(&changes_scope::run, &opens));
+  void* const p = in.allocate(5_MiB);
+  EXPECT_EQ(pools.usage_of(opens.pool).reserved, 0u);
+  ASSERT_TRUE(pools.close(opens.pool));
+  EXPECT_TRUE(in.reuse_in_place(p, 5_MiB, {}));
+}
+
 /// How often the device is asked to take memory back or waited for, and whether a request is served, if segments of 300 and
 /// 320 MiB are freed in a capture, where then 600 MiB are requested.
 template <typename Recipe>
