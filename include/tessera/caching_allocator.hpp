@@ -658,7 +658,9 @@ class caching_allocator {
     // The user's callbacks may have freed a block, or events may have completed meanwhile.
     if (detail::block* const found = relieve_pressure() ? obtain(want) : nullptr) return found;
     // Old idle segments go back first, then other streams serve, then the device.
-    if (detail::block* const found = evict_and_grow(now)) return found;
+    const usage current = current_usage();
+    const bool may_differ = evict(policy::eviction_trigger::before_growth, current);
+    if (detail::block* const found = reuse_or_grow(now, may_differ ? current_usage() : current)) return found;
     if (detail::block* const found = extensions_.attempt(detail::miss_stage::growth_failed, now))
       return found;
     choose_steps(now);
@@ -666,11 +668,6 @@ class caching_allocator {
     if (detail::block* const found = recover(now)) return found;
     if (detail::block* const found = extensions_.attempt(detail::miss_stage::last, now)) return found;
     return fail(now);
-  }
-  detail::block* evict_and_grow(miss_state& now) noexcept {
-    const usage current = current_usage();
-    const bool may_differ = evict(policy::eviction_trigger::before_growth, current);
-    return reuse_or_grow(now, may_differ ? current_usage() : current);
   }
   detail::block* recover(miss_state& now) noexcept {
     for (const policy::recovery_steps::step step : policy::recovery_steps(now.steps)) {
@@ -746,6 +743,9 @@ class caching_allocator {
   detail::block* grow(miss_state& now, const usage& current) noexcept {
     using enum policy::failure_reason;
     const request& want = now.want;
+    if constexpr (requires { policies_.growth.note_growth(policies_.eviction, current, want.size); })
+      policies_.growth.note_growth(policies_.eviction, current,
+                                   detail::left_on(provider(), current.reserved));
     const std::size_t segment =
         detail::segment_size_for(manager_, policies_, current, want.size, now.exactly);
     const bool may_start = extensions::is_empty || extensions_.may_start_growth(*want.group, segment);
