@@ -191,8 +191,9 @@ std::string cpp(const policy::recover_by_emptying_cache<AcceptsExactSize>& p) {
   return named("recover_by_emptying_cache", {set(p.accepts_exact_size.get(), false)});
 }
 
-std::string cpp(const policy::recover_by_releasing_oversize&) {
-  return "tessera::policy::recover_by_releasing_oversize";
+template <bool InCaptures>
+std::string cpp(const policy::recover_by_releasing_oversize<InCaptures>&) {
+  return named("recover_by_releasing_oversize", {set(InCaptures, false)});
 }
 template <typename Recovery>
 std::string cpp(const policy::fail_fast<Recovery>& p) {

@@ -349,11 +349,11 @@ class caching_allocator {
     return any;
   }
   /// Waits for all work submitted to `stream`. Then the eviction policy may release idle segments.
-  ///   Returns:  false if the device failed
+  ///   Returns:  false if the device failed, or while an extension forbids waiting for it
   bool synchronize(stream_id stream) noexcept
     requires(Recipe::streams::reuses_across_streams)
   {
-    if (!sharing_.wait_for(stream)) return false;
+    if (!manager_.may_wait() || !sharing_.wait_for(stream)) return false;
     (void)manager_.process_events();
     evict(policy::eviction_trigger::after_synchronize);
     return true;
@@ -542,20 +542,20 @@ class caching_allocator {
     const request want = make_request(bytes, stream, manager_.own());
     detail::block* found = uses_fast_path() ? search(want) : nullptr;
     if (found == nullptr) {
-      found = find_slowly(bytes, want.size, want.pool, stream);
+      if constexpr (extensions::adds_groups) return serve_from_group<ByHandle>(bytes, stream);
+      found = find_slowly(*want.group, bytes, want.size, want.pool, stream);
       if (found == nullptr) return nullptr;
-      if constexpr (extensions::adds_groups) return serve_from_group<ByHandle>(*found, bytes, stream);
     }
     return &allocate_from<ByHandle>(*found, want);
   }
   [[gnu::noinline]] void poll_events() noexcept {
     if (policies_.streams.should_poll_events(manager_.pending_events())) (void)process_events();
   }
-  /// Finds a free block in the group that extensions choose, or as a miss. Not inlined, to keep the hit path small.
-  [[gnu::noinline]] detail::block* find_slowly(std::size_t bytes, std::size_t size, std::size_t pool,
+  /// Finds a free block in a group, or as a miss. Not inlined, to keep the hit path small.
+  [[gnu::noinline]] detail::block* find_slowly(typename manager::group& group, std::size_t bytes,
+                                               std::size_t size, std::size_t pool,
                                                stream_id stream) noexcept {
     // The request is passed in registers: in memory, it would slow the hit path.
-    auto& group = extensions::adds_groups ? manager_.group_for(stream) : manager_.own();
     const request want{&group, bytes, size, pool, stream, policies_.streams.reuse_key(stream)};
     detail::block* const found = uses_fast_path() ? nullptr : obtain(want);
     return found != nullptr ? found : serve_miss(want);
@@ -567,13 +567,14 @@ class caching_allocator {
   [[nodiscard]] bool may_serve(const request& want) const noexcept {
     return extensions::is_empty || extensions_.may_serve(*want.group);
   }
-  /// Serves a request from a block that may belong to a group of an extension.
+  /// Serves a request in the group that extensions choose once, although a scope may open or close during a miss.
   template <bool ByHandle>
-  [[gnu::noinline]] detail::block* serve_from_group(detail::block& found, std::size_t bytes,
-                                                    stream_id stream) noexcept {
+  [[gnu::noinline]] detail::block* serve_from_group(std::size_t bytes, stream_id stream) noexcept {
     request want = make_request(bytes, stream, manager_.group_for(stream));
-    if (extensions_.serves_whole(manager::group_of(*found.list))) want.size = found.size;
-    detail::block& served = allocate_from<ByHandle>(found, want);
+    detail::block* const found = find_slowly(*want.group, bytes, want.size, want.pool, stream);
+    if (found == nullptr) return nullptr;
+    if (extensions_.serves_whole(manager::group_of(*found->list))) want.size = found->size;
+    detail::block& served = allocate_from<ByHandle>(*found, want);
     extensions_.on_served(served, *want.group);
     return &served;
   }
@@ -657,9 +658,11 @@ class caching_allocator {
     miss_state now{.want = want};
     if (!may_serve(want)) return fail(now);
     // The user's callbacks may have freed a block, or events may have completed meanwhile.
-    if (detail::block* const found = free_under_pressure(now)) return found;
+    if (detail::block* const found = relieve_pressure() ? obtain(want) : nullptr) return found;
     // Old idle segments go back first, then other streams serve, then the device.
-    if (detail::block* const found = evict_and_grow(now)) return found;
+    const usage current = current_usage();
+    const bool may_differ = evict(policy::eviction_trigger::before_growth, current);
+    if (detail::block* const found = reuse_or_grow(now, may_differ ? current_usage() : current)) return found;
     if (detail::block* const found = extensions_.attempt(detail::miss_stage::growth_failed, now))
       return found;
     choose_steps(now);
@@ -667,14 +670,6 @@ class caching_allocator {
     if (detail::block* const found = recover(now)) return found;
     if (detail::block* const found = extensions_.attempt(detail::miss_stage::last, now)) return found;
     return fail(now);
-  }
-  detail::block* free_under_pressure(const miss_state& now) noexcept {
-    return relieve_pressure() ? obtain(now.want) : nullptr;
-  }
-  detail::block* evict_and_grow(miss_state& now) noexcept {
-    const usage current = current_usage();
-    const bool may_differ = evict(policy::eviction_trigger::before_growth, current);
-    return reuse_or_grow(now, may_differ ? current_usage() : current);
   }
   detail::block* recover(miss_state& now) noexcept {
     for (const policy::recovery_steps::step step : policy::recovery_steps(now.steps)) {
@@ -750,6 +745,9 @@ class caching_allocator {
   detail::block* grow(miss_state& now, const usage& current) noexcept {
     using enum policy::failure_reason;
     const request& want = now.want;
+    if constexpr (requires { policies_.growth.note_growth(policies_.eviction, current, want.size); })
+      policies_.growth.note_growth(policies_.eviction, current,
+                                   detail::left_on(provider(), current.reserved));
     const std::size_t segment =
         detail::segment_size_for(manager_, policies_, current, want.size, now.exactly);
     const bool may_start = extensions::is_empty || extensions_.may_start_growth(*want.group, segment);
@@ -770,7 +768,7 @@ class caching_allocator {
   [[gnu::cold]] detail::block* admit_new(detail::block& found, miss_state& now) noexcept {
     if (admit(&found, now.want) != nullptr) return &found;
     now.why = policy::failure_reason::by_extension;
-    if (manager_.may_wait() && backend_.releasable(found) > 0) (void)backend_.release(found);
+    if (backend_.releasable(found) > 0) (void)backend_.release(found);
     return nullptr;
   }
   /// Whether a predicted failure makes growth pointless. A backend that moves memory may succeed even at the limit. A
@@ -796,15 +794,18 @@ class caching_allocator {
     return list != nullptr && release_oversize(*list, want.size);
   }
 
-  // Releasing memory to the device.
+  // Releasing memory to the device. A capture forbids it, except where in_captures() is passed.
 
+  [[nodiscard]] bool in_captures() const noexcept {
+    return policies_.recovery.steps(policy::failure_reason::by_device).in_captures;
+  }
   /// Releases free oversize blocks until `wanted` bytes went back.
   ///   Returns:  whether that many went back
   [[gnu::cold]] bool release_oversize(detail::free_list& list, std::size_t wanted) noexcept {
     const std::size_t oversize = policies_.split.oversize_from();
-    const auto release = [this](detail::block& b) { return backend_.release(b); };
+    const auto release = [this](detail::block& b) { return backend_.release(b, in_captures()); };
     using order = typename manager::order;
-    return oversize <= unlimited / 2 &&
+    return oversize <= unlimited / 2 && (in_captures() || manager_.may_wait()) &&
            detail::release_largest<order, manager::traits::has_ranges>(list, wanted, oversize, release);
   }
   /// Releases the idle segments for which may_release(block) is true, until at most `keep` bytes are reserved.
@@ -835,7 +836,7 @@ class caching_allocator {
   /// Returns whether it tried to evict.
   bool evict(policy::eviction_trigger when, const usage& current) noexcept {
     const std::size_t wanted = policies_.eviction.bytes_to_evict(when, current);
-    if (wanted > 0) evict_bytes(when, current, wanted);
+    if (wanted > 0 && (manager_.may_wait() || in_captures())) evict_bytes(when, current, wanted);
     return wanted > 0;
   }
   /// Evicts idle segments in passes, as the policy decides. Stops once `wanted` bytes went back or a pass
@@ -876,7 +877,7 @@ class caching_allocator {
             idle.set_totals(totals);
             idle.remaining = wanted > freed ? wanted - freed : 0;
             if (!policy.is_candidate(idle.bytes, now) || !policy.should_evict(idle)) return false;
-            const std::size_t released = backend_.release(b);
+            const std::size_t released = backend_.release(b, in_captures());
             decay_.note_eviction(released, time, idle.age);
             time = manager_.now();  // blocks may have become idle during the release
             totals.excess -= released < totals.excess ? released : totals.excess;

@@ -682,6 +682,23 @@ TEST(sleeping_host_memory, leaves_the_process_and_comes_back) {
   EXPECT_TRUE(block.is_intact());
 }
 
+/// Copies take time, and pass through buffers.
+struct slow_copies : simulated_device {
+  using simulated_device::simulated_device;
+  static constexpr bool copies_page_locked = true;
+  bool copy_to_host(void* to, const void* from, std::size_t bytes, stream_id s) noexcept {
+    return simulated_device::copy_to_host(to, from, bytes, s) && (submit(s, 1'000'000), true);
+  }
+};
+TEST(sleeping_locked, discards_the_events_of_copies) {
+  locked<caching_allocator<stitched, slow_copies, extension::sleep_mode>> pool;
+  (void)pool.allocate(20_MiB);
+  auto sleeper = pool.get<extension::sleep_mode>();
+  EXPECT_TRUE(sleeper.sleep(save));
+  EXPECT_TRUE(sleeper.wake());
+  EXPECT_EQ(pool.visit_provider([](slow_copies& device) { return device.live_events(); }), 0u);
+}
+
 TEST(sleeping_threads, do_not_disturb_pools_that_are_awake) {
   constexpr int rounds = by_day(100, 1000);
   locked<caching_allocator<stitched, host_pinned, extension::private_pools, extension::checkpoints,

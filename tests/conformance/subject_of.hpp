@@ -83,7 +83,10 @@ class subject_of final : public subject {
     }
     return pool_->record_stream(b.address, stream);
   }
-  void trim(std::size_t keep) override { pool_->trim(keep); }
+  void trim(std::size_t keep) override {
+    if constexpr (requires { pool_->trim_without_waiting(keep); }) pool_->trim_without_waiting(keep);
+    pool_->trim(keep);
+  }
   tessera::usage current_usage() override { return front().current_usage(); }
   tessera::pool_statistics counted() override {
     const auto told = front().statistics();

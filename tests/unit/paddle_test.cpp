@@ -244,6 +244,25 @@ TEST(paddle_naive_best_fit, a_pending_direct_segment_is_released_once_its_stream
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
+// What the device had left at a growth decides which blocks are larger than a chunk, also when they are freed.
+TEST(paddle_naive_best_fit, releases_a_block_larger_than_a_chunk_beside_other_programs) {
+  simulated_device device({.capacity = 80_GiB});
+  void* const others = device.acquire(40_GiB);
+  const auto settings = paddle_family::naive_best_fit::configured({.naive_best_fit = true});
+  using beside = caching_allocator<paddle_family::naive_best_fit, provider_ref<simulated_device>>;
+  beside pool{provider_ref(device), settings};
+  void* const direct = pool.allocate(36_GiB);
+  EXPECT_EQ(pool.current_usage().reserved, 36_GiB + 512);
+  ASSERT_TRUE(device.release(others, 40_GiB));
+  pool.deallocate(direct);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
+
+  void* const chunk = pool.allocate(30_GiB);
+  const std::size_t reserved = pool.current_usage().reserved;
+  pool.deallocate(chunk);
+  EXPECT_EQ(pool.current_usage().reserved, reserved) << "a chunk stays";
+}
+
 /// Chunks whose sizes the device rounds to multiples of its granule do not count as direct segments.
 TEST(paddle_naive_best_fit, keeps_chunks_that_a_coarse_device_rounds_up) {
   paddle_settings settings{.naive_best_fit = true, .fraction_of_gpu_memory = percent(33)};

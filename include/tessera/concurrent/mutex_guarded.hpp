@@ -76,13 +76,19 @@ class one_at_a_time {
 /// If the provider is not thread-safe, it receives one call at a time, and other calls wait. Only query never
 /// waits, because a cache hit may need it. It answers "not ready" during another call, so blocks stay pending
 /// longer. If streams are recorded, make a provider with slow calls thread-safe.
+///
+/// An event that is found ready is discarded at once, so that the discard() of a cache hit does not wait, either.
 template <provider::device_provider Provider>
 class serialized_provider : public provider::provider_adaptor<Provider, one_at_a_time<Provider>> {
   using base = provider::provider_adaptor<Provider, one_at_a_time<Provider>>;
   static constexpr bool locks = !detail::is_thread_safe<Provider>;
 
  public:
-  using typename base::event;
+  /// An event of the provider, and whether it was found ready and discarded.
+  struct event {
+    typename base::event mark{};
+    bool is_discarded = false;
+  };
   static constexpr bool is_thread_safe = true;
   static constexpr bool completion_may_lag = locks || detail::completion_may_lag<Provider>;
 
@@ -102,28 +108,33 @@ class serialized_provider : public provider::provider_adaptor<Provider, one_at_a
     return this->inner().reclaim();
   }
 
-  /// Also discards a ready event. The allocator calls discard next, and that call must neither wait nor
-  /// get lost.
-  [[nodiscard]] bool query(event& mark) noexcept
+  bool record(stream_id stream, event& made) noexcept
+    requires provider::event_provider<Provider>
+  {
+    made.is_discarded = false;
+    return base::record(stream, made.mark);
+  }
+  [[nodiscard]] bool query(event& of) noexcept
     requires provider::event_provider<Provider>
   {
     std::unique_lock<std::mutex> lock;
     if constexpr (locks) {
       lock = std::unique_lock(own_->mutex, std::try_to_lock);
-      if (!lock.owns_lock()) return false;
+      if (!lock.owns_lock()) return of.is_discarded;
     }
-    return discard_if(this->inner().query(mark), mark);
+    return of.is_discarded || discard_if(this->inner().query(of.mark), of);
   }
-  /// Also discards the event, like query.
-  bool wait(event& mark) noexcept
+  bool wait(event& of) noexcept
     requires provider::event_provider<Provider>
   {
     return this->hook()(provider::provider_call::wait,
-                        [&] { return discard_if(this->inner().wait(mark), mark); });
+                        [&] { return of.is_discarded || discard_if(this->inner().wait(of.mark), of); });
   }
-  static void discard(event&) noexcept
+  void discard(event& of) noexcept
     requires provider::event_provider<Provider>
-  {}
+  {
+    if (!of.is_discarded) base::discard(of.mark);
+  }
 
   /// Calls f(provider), and prevents concurrent calls unless the provider is thread-safe.
   template <typename F>
@@ -142,9 +153,9 @@ class serialized_provider : public provider::provider_adaptor<Provider, one_at_a
   }
 
  private:
-  [[nodiscard]] bool discard_if(bool ready, event& mark) noexcept {
-    if (ready) this->inner().discard(mark);
-    return ready;
+  [[nodiscard]] bool discard_if(bool ready, event& of) noexcept {
+    if (ready) this->inner().discard(of.mark);
+    return of.is_discarded = ready;
   }
 
   explicit serialized_provider(std::unique_ptr<serialized_calls<Provider>> own)

@@ -102,7 +102,7 @@ struct page_order {
 };
 
 /// A contiguous part of an allocator's memory, for tools. It is a segment, or adjacent mapped pages of a
-/// range of addresses.
+/// range of addresses. While their pool sleeps, blocks with memory that an extension keeps are a part of their own.
 struct segment_view {
   std::uintptr_t address = 0;  ///< of the first byte
   std::size_t bytes = 0;       ///< of the segment, or of the adjacent mapped pages
@@ -110,7 +110,7 @@ struct segment_view {
   std::size_t pool = 0;        ///< the number of its pool
   bool in_range = false;       ///< whether it is part of a range
   pool_id private_pool{};      ///< the private pool that owns it, or none
-  bool is_unbacked = false;    ///< whether an extension gave its memory back
+  bool is_unbacked = false;    ///< whether an extension gave all its memory back
 };
 
 /// A block of a segment_view. In the order of addresses, the blocks cover the whole segment_view.

@@ -132,9 +132,10 @@ class pool_upstream {
 /// Says what else a scope changes, besides the pool of requests.
 enum class scope_kind : unsigned char {
   /// While it is open, the device may capture a graph. The allocator then records no events, queries none and waits for
-  /// none, so that frees with recorded streams wait; and it does not empty the cache. Eviction before growth and
-  /// release_oversize may still release memory, as in PyTorch. If another thread trims, recovers or puts memory to sleep
-  /// when it opens, that thread makes at most one more device call, and then stops.
+  /// none, so that frees with recorded streams wait; and no memory goes back to the device. Only with
+  /// policy::recover_by_releasing_oversize<true>, as in pytorch<>, recovery and eviction may release memory, as in PyTorch
+  /// 2.6. If another thread trims, recovers or puts memory to sleep when it opens, that thread makes at most one more device
+  /// call, and then stops.
   ///
   /// A recipe that reuses blocks across streams, such as cuda_async, still asks the device for the order of streams.
   /// cuda_device answers by recording and querying events, which CUDA may refuse during a capture in its global mode. So
@@ -301,17 +302,8 @@ class private_pools::state : public tessera::detail::extension_defaults {
     if (found == nullptr) return {};
     pool_usage now{found->reserved, found->reserved};
     if (!manager.may_release(*found)) return now;
-    std::as_const(manager).for_each_segment(
-        [&](const block& first) {
-          if (first.list->where.group != found) return;
-          if constexpr (!allocator::has_ranges) {
-            now.non_releasable -= tessera::detail::idle_bytes(first);
-          } else {
-            for (const block *b = &first, *end = first.prev; b != end; b = b->next)
-              now.non_releasable -= b->is_free() ? access::backend(in_).releasable(*b) : 0;
-          }
-        },
-        true);
+    access::for_each_idle(
+        in_, [&](const group& of, std::size_t bytes) { now.non_releasable -= &of == found ? bytes : 0; });
     return now;
   }
   [[nodiscard]] outcome lend(pool_id pool) noexcept {
@@ -371,6 +363,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
   [[nodiscard]] static bool may_release(const group& g) noexcept { return g.uses == 0; }
   [[nodiscard]] static bool may_reuse(const block& live) noexcept { return !tessera::detail::is_lent(live); }
   [[nodiscard]] static bool serves_whole(const group& g) noexcept { return g.options.never_splits; }
+  [[nodiscard]] static bool supplies(const group& g) noexcept { return static_cast<bool>(g.source); }
   [[nodiscard]] bool acquire(group& g, std::size_t bytes, void*& memory) noexcept {
     if (g.source) memory = calls_.call([&] { return g.source.acquire(bytes); });
     return static_cast<bool>(g.source);

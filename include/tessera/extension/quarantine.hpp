@@ -7,6 +7,7 @@
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
+#include <tessera/provider/capabilities.hpp>
 
 namespace tessera::inline v0_1::extension {
 
@@ -34,7 +35,8 @@ struct quarantine_usage {
 ///
 /// Emptying the cache gives a segment, or in ranges a chunk, with withheld bytes back to the device once no block uses
 /// it, even for trim(keep). The addresses are then no longer marked, because the device may give other memory there. It is up to
-/// the driver to retire a faulty page, or to hand it out again.
+/// the driver to retire a faulty page, or to hand it out again. A segment stays withheld if it would not go to the device: if
+/// an adaptor such as preallocating would keep it, or if a pool_upstream gave it.
 /// Faulty chunks never move to other addresses, and stay mapped while their pool sleeps.
 ///
 ///     using tessera::extension::quarantine;
@@ -154,6 +156,9 @@ class quarantine::state : public tessera::detail::extension_defaults {
   // Questions and reports of the core.
 
   [[nodiscard]] bool may_reuse(const block& live) const noexcept { return !any_in(live.address, live.end()); }
+  [[nodiscard]] bool may_unmap(std::uintptr_t address, std::size_t bytes) const noexcept {
+    return !any_in(address, address + bytes) || goes_to_device(address);
+  }
   [[nodiscard]] bool may_sleep(std::uintptr_t address, std::size_t bytes) const noexcept {
     return !any_in(address, address + bytes);
   }
@@ -415,6 +420,14 @@ class quarantine::state : public tessera::detail::extension_defaults {
     bool is = true;
     for_each_block(p.begin, p.end, [&is](const block& b) { is = is && (b.is_free() || b.is_held()); });
     return is;
+  }
+  /// Whether released memory goes to the device, and not to an adaptor or a source that may give it again.
+  [[nodiscard]] bool goes_to_device(std::uintptr_t address) const noexcept {
+    bool goes =
+        !tessera::detail::keeps_released(manager().provider(), reinterpret_cast<const void*>(address));
+    for_each_block(address, address + 1,
+                   [&](const block& b) { goes = goes && !access::extensions(in_).supplies(group_of(b)); });
+    return goes;
   }
   void try_to_release(const part p) noexcept {
     for (faulty_range* r = first_; r != nullptr; r = r->next) r->is_tried = r->is_tried || r->in == p;

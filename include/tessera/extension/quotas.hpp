@@ -138,7 +138,8 @@ class quotas::state : public tessera::detail::extension_defaults {
   }
   /// A request that was refused waits for pending frees and tries again, then with a segment of exactly the block's
   /// size. At last, it tries what the quotas admit: after the caches were emptied, growth may have wanted a larger
-  /// segment, or other threads may have filled their caches again.
+  /// segment, or other threads may have filled their caches again. For a request within what is guaranteed to its
+  /// pool, the caches are emptied in any case, because memory that only trim gives back may have been in the way.
   [[nodiscard]] block* attempt(tessera::detail::miss_stage stage, auto& miss) noexcept {
     using tessera::detail::miss_stage;
     if (stage == miss_stage::growth_failed && is_refused(miss)) {
@@ -153,7 +154,7 @@ class quotas::state : public tessera::detail::extension_defaults {
     for (int tries = 0; tries < 8 && is_active_; ++tries) {
       miss.exactly = true;
       if (block* const found = access::reuse_or_grow(in_, miss)) return found;
-      if (!is_full(miss) || cached() == 0) return nullptr;
+      if (!(is_full(miss) || is_within_guarantee(miss)) || cached() == 0) return nullptr;
       if (!access::take_step(in_, policy::recovery_steps::step::release_cached, miss)) return nullptr;
     }
     return nullptr;
@@ -230,7 +231,8 @@ class quotas::state : public tessera::detail::extension_defaults {
     if (!is_active_) return broken;
     access::manager(in_).for_each_group([&](group& of) {
       std::size_t held = of.reserved;
-      for_each_idle([&](const group& idle, std::size_t bytes) { held -= &idle == &of ? bytes : 0; });
+      access::for_each_idle(in_,
+                            [&](const group& idle, std::size_t bytes) { held -= &idle == &of ? bytes : 0; });
       if (releases(of) && held > of.held) broken = "a pool holds at most what is counted";
       if (of.summed_held != held_now(of)) broken = "the sums over the pools have what each holds";
     });
@@ -270,6 +272,11 @@ class quotas::state : public tessera::detail::extension_defaults {
     using enum policy::failure_reason;
     return miss.why == by_limit || miss.why == by_device || miss.why == by_capacity;
   }
+  /// Whether the block of a request, as the pool counts it now, is guaranteed to the pool.
+  [[nodiscard]] bool is_within_guarantee(const auto& miss) const noexcept {
+    const group& of = *miss.want.group;
+    return held_now(of) + miss.want.size <= of.share.guaranteed;
+  }
   [[nodiscard]] bool releases(const group& of) const noexcept { return access::manager(in_).may_release(of); }
   /// Returns the bytes that a group holds, with those that it may get. If its idle memory does not go back, it holds
   /// that, too.
@@ -304,38 +311,18 @@ class quotas::state : public tessera::detail::extension_defaults {
     return demand(of, more).is_admitted();
   }
   /// Makes the counts exact. It is const, because that changes no answer.
-  ///   Cost:  linear in the segments; in ranges, in the free blocks
+  ///   Cost:  linear in the segments; in ranges, in the blocks
   void count() const noexcept {
     auto& manager = access::manager(in_);
     manager.for_each_group([](group& of) { of.held = of.reserved; });
-    for_each_idle([](group& of, std::size_t bytes) { of.held -= bytes; });
+    access::for_each_idle(in_, [](group& of, std::size_t bytes) { of.held -= bytes; });
     manager.for_each_group([this](group& of) { update_sums(of); });
   }
   /// Bytes that pools have and do not hold.
   [[nodiscard]] std::size_t cached() const noexcept {
     std::size_t sum = 0;
-    for_each_idle([&](const group& of, std::size_t bytes) { sum += releases(of) ? bytes : 0; });
+    access::for_each_idle(in_, [&](const group& of, std::size_t bytes) { sum += releases(of) ? bytes : 0; });
     return sum;
-  }
-  /// Calls f(group, bytes) for memory that emptying the cache gives back.
-  template <typename F>
-  void for_each_idle(F f) const noexcept {
-    auto& manager = access::manager(in_);
-    if constexpr (has_ranges) {
-      manager.for_each_group([&](group& of) {
-        manager.for_each_idle_of(of, [&](const block& idle) {
-          f(of, access::backend(in_).releasable(idle));
-          return false;
-        });
-      });
-    } else {
-      std::as_const(manager).for_each_segment(
-          [&](const block& first) {
-            const std::size_t idle = tessera::detail::idle_bytes(first);
-            f(group_of(first), idle > 0 && manager.may_unmap(first.address, idle) ? idle : 0);
-          },
-          true);
-    }
   }
 
   allocator& in_;

@@ -15,17 +15,42 @@ namespace tessera::inline v0_1::detail {
   return {b.address, b.size, b.request.bytes, is, b.list->key};
 }
 
-/// Describes the segment that begins with a block, without its bytes.
-template <typename Introspection>
-[[nodiscard]] segment_view segment_of_block(const Introspection& blocks, const block& first) noexcept {
-  const free_list& list = *first.list;
-  return {first.address,
-          0,
-          list.key,
-          list.where.pool,
-          Introspection::has_ranges,
-          {list.where.group->number},
-          !blocks.has_memory(first)};
+/// Calls f(const segment_view&, first block, block after the last) for each part of a segment or range that begins with a
+/// block: a whole segment, or adjacent mapped blocks that all have memory, or all have none.
+///   Cost:  linear in the blocks, and in the pages of a group without memory
+template <typename Allocator, typename F>
+void for_each_part_of(Allocator& allocator, const block& first, F f) {
+  const auto blocks = detail::introspect(allocator);
+  constexpr bool has_ranges = decltype(blocks)::has_ranges;
+  [[maybe_unused]] std::uintptr_t found_to = 0;  // the end of the last chunk that was found
+  const auto is_unbacked = [&](const block& b) {
+    if (blocks.has_memory(b)) return false;
+    bool any = false;
+    if constexpr (has_ranges) {  // an extension may keep a chunk
+      auto& ranges = core_access::backend(allocator).ranges();
+      any = b.address < found_to;
+      while (const auto* const c =
+                 ranges.chunks().first_from(any ? found_to : b.address, b.end(), ranges.alignment())) {
+        found_to = c->address + c->bytes;
+        any = true;
+      }
+    }
+    return !any;
+  };
+  const block* const end = first.prev;
+  for (const block* b = &first; b != end;) {
+    if (b->is_unmapped()) {
+      b = b->next;
+      continue;
+    }
+    const block& low = *b;
+    const free_list& list = *low.list;
+    segment_view part{low.address,     0, list.key, list.where.pool, has_ranges, {list.where.group->number},
+                      is_unbacked(low)};
+    for (; b != end && !b->is_unmapped() && is_unbacked(*b) == part.is_unbacked; b = b->next)
+      part.bytes += b->size;
+    f(static_cast<const segment_view&>(part), low, b);
+  }
 }
 
 /// Counts the cached bytes of a caching_allocator that trim() cannot release, because live or pending blocks
@@ -55,21 +80,12 @@ template <typename Allocator>
 /// Calls f(const segment_view&, const block_view&) for each block of a caching_allocator.
 template <typename Allocator, typename F>
 void for_each_block_of(Allocator& allocator, F& f) {
-  const auto blocks = detail::introspect(allocator);
-  const auto look = [&f, &blocks](const detail::block& first) {
-    const detail::block* const end = first.prev;
-    for (const detail::block* b = &first; b != end;) {
-      if (b->is_unmapped()) {
-        b = b->next;
-        continue;
-      }
-      segment_view whole = detail::segment_of_block(blocks, *b);
-      const detail::block* after = b;
-      for (; after != end && !after->is_unmapped(); after = after->next) whole.bytes += after->size;
-      for (; b != after; b = b->next) f(static_cast<const segment_view&>(whole), detail::view_of(*b));
-    }
+  const auto look = [&](const block& first) {
+    for_each_part_of(allocator, first, [&f](const segment_view& part, const block& low, const block* after) {
+      for (const block* b = &low; b != after; b = b->next) f(part, detail::view_of(*b));
+    });
   };
-  blocks.for_each_segment(look, true);
+  detail::introspect(allocator).for_each_segment(look, true);
 }
 
 }  // namespace tessera::inline v0_1::detail
@@ -141,18 +157,13 @@ template <typename Allocator>
   });
   if (result.bytes > 0) return result;
   allocator.visit_owner(p, [&result, p](auto& in) {
-    const auto blocks = detail::introspect(in);
-    const detail::block* const live = blocks.find_live(p);
+    const detail::block* const live = detail::introspect(in).find_live(p);
     if (live == nullptr) return;
-    const auto ends = [](const detail::block& b) {
-      return b.is_unmapped() || b.status.state == detail::block::state::segment;
-    };
     const detail::block* first = live;
-    while (!ends(*first->prev)) first = first->prev;
-    std::size_t bytes = 0;
-    for (const detail::block* b = first; !ends(*b); b = b->next) bytes += b->size;
-    result = detail::segment_of_block(blocks, *first);
-    result.bytes = bytes;
+    while (first->prev->status.state != detail::block::state::segment) first = first->prev;
+    detail::for_each_part_of(in, *first, [&](const segment_view& part, const auto&...) {
+      if (live->address - part.address < part.bytes) result = part;
+    });
   });
   return result;
 }

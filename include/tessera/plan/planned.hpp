@@ -199,6 +199,7 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
   ~planned() {
     {
       const std::lock_guard lock(mutex_);
+      must_not_wait_ = false;  // a capture does not keep the allocator from its end
       finish_uses(true);
       forget_point();
     }

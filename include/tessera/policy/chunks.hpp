@@ -79,6 +79,9 @@ struct grow_by_chunks {
 /// Takes segments, which Paddle calls chunks, by a schedule. The first chunk often takes nearly all free memory.
 /// A block larger than every chunk gets a segment of its size. If the device lacks the next chunk, growth
 /// fails, even for a small block.
+///
+/// The largest chunk follows from the most that the device had left at any growth so far, so that a chunk stays a chunk when
+/// other programs take memory. Paddle computes it once.
 ///   Source:  Paddle's naive_best_fit; here segments of a block's size count as chunks
 template <auto Schedule = tunable<chunk_schedule>{chunk_schedule{}},
           auto Limit = tunable<memory_limit>{memory_limit::none}>
@@ -87,11 +90,19 @@ struct grow_by_schedule {
   [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Schedule> schedule{};  ///< the sizes of the chunks
   /// Bytes, or a share of the device, that may be reserved.
   [[TESSERA_NO_UNIQUE_ADDRESS]] detail::growth_limit<Limit> limit{};
+  std::size_t max_limit = 0;  ///< most bytes that could be reserved at a growth so far; the allocator sets it
 
+  /// Notes how much can be reserved now, and tells the eviction policy if that has the member, too.
+  constexpr void note_growth(auto& eviction, const usage& now, std::size_t left) noexcept {
+    max_limit =
+        detail::larger(max_limit, detail::smaller(now.limit, detail::saturating_add(now.reserved, left)));
+    if constexpr (requires { eviction.max_limit; }) eviction.max_limit = max_limit;
+  }
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
     const chunk_schedule& chunks = schedule.get();
-    const std::size_t largest = chunks.largest_pooled(now.limit);
-    const bool is_sound = largest <= chunk_schedule::available(now.limit);
+    const std::size_t most = max_limit != 0 ? max_limit : now.limit;
+    const std::size_t largest = chunks.largest_pooled(most);
+    const bool is_sound = largest <= chunk_schedule::available(most);
     if (is_sound && block > largest) return block;
     const std::size_t free = now.limit > now.reserved ? now.limit - now.reserved : 0;
     // For a schedule that is not sound, asks for more than is free: then the device refuses, as in Paddle.
@@ -125,20 +136,23 @@ struct evict_idle_segments {
 
 /// Releases segments larger than every chunk of `schedule` as soon as they are idle, and keeps the chunks.
 ///
-/// Choose it together with grow_by_schedule, with the same schedule, if large sizes rarely repeat. `Step` is the
+/// Choose it together with grow_by_schedule, with the same schedule, if large sizes rarely repeat. That policy also tells how
+/// much the device had, so both agree on the largest chunk. `Step` is the
 /// granularity in bytes to which a device rounds chunks. A segment that is larger by less than `Step` stays.
 ///   Source:  Paddle's naive_best_fit
 template <auto Schedule = tunable<chunk_schedule>{chunk_schedule{}}, std::size_t Step = 1_MiB>
 struct evict_at_free_above_schedule {
   static_assert(Step > 0, "evict_at_free_above_schedule<Schedule, Step>: Step is a number of bytes above 0");
   [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Schedule> schedule{};
+  std::size_t max_limit = 0;  ///< that of grow_by_schedule, which sets it
 
   [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
                                                      const usage& now) const noexcept {
     return trigger == eviction_trigger::after_free && is_candidate(now.cached, now) ? now.cached : 0;
   }
   [[nodiscard]] constexpr bool is_candidate(std::size_t bytes, const usage& now) const noexcept {
-    return bytes > align_up(schedule.get().largest_pooled(now.limit), Step);
+    const std::size_t most = max_limit != 0 ? max_limit : now.limit;
+    return bytes > align_up(schedule.get().largest_pooled(most), Step);
   }
   [[nodiscard]] static constexpr bool should_evict(const idle_segment&) noexcept { return true; }
   bool operator==(const evict_at_free_above_schedule&) const = default;

@@ -63,6 +63,9 @@ using detail::segment_backend;
 /// segment_size, mapping_unit and min_chunk may take one more argument, `pool_traits in = {}`, to learn which
 /// blocks are small.
 ///
+/// Optional: p.note_growth(e, now, left) hears of a growth before segment_size is asked. `e` is the eviction policy, and `left`
+/// the bytes that the device has left. It sets what both must agree on.
+///
 /// A memory_limit may be the `limit`. Law, checked by law::policy: segment_size(n, now) >= n.
 template <typename P>
 concept growth_policy = detail::regular<P> && requires(const P& p, std::size_t block, const usage& now) {

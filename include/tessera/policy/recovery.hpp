@@ -32,6 +32,8 @@ struct recovery_steps {
   };
   std::array<step, 4> steps{};  ///< only the first `count` are taken, in their order
   std::size_t count = 0;        ///< at most four
+  /// Whether release_oversize and eviction may release memory while a graph is captured. Eviction asks steps(by_device).
+  bool in_captures = false;
 
   /// The first step. A range-based for visits the steps in their order.
   [[nodiscard]] constexpr const step* begin() const noexcept { return steps.data(); }
@@ -82,12 +84,16 @@ struct recover_by_emptying_cache {
 /// Releases free oversize blocks until they cover the request. If that was not enough, releases the whole
 /// cache.
 ///
-/// Choose it together with split_below, which makes blocks oversize.
-///   Source:  PyTorch. With expandable segments, it uses recover_by_emptying_cache.
+/// Choose it together with split_below, which makes blocks oversize. With `InCaptures`, a request may release these blocks
+/// while a graph is captured, and eviction may release others. As CUDA then ends the capture with an error, choose that only
+/// to decide as PyTorch 2.6 does.
+///   Source:  PyTorch. With expandable segments, it uses recover_by_emptying_cache. Its issue 159594 reports the releases in
+///            captures, and pull request 187795 forbids those of this step.
+template <bool InCaptures = false>
 struct recover_by_releasing_oversize {
   [[nodiscard]] static constexpr recovery_steps steps(failure_reason) noexcept {
     using enum recovery_steps::step;
-    return {{release_oversize, release_cached}, 2};
+    return {{release_oversize, release_cached}, 2, InCaptures};
   }
   bool operator==(const recover_by_releasing_oversize&) const = default;
 };

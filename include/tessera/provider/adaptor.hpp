@@ -220,6 +220,11 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
     return hook_(call::release, [&, this] { return inner_->release(p, bytes); });
   }
 
+  [[nodiscard]] bool keeps_released(const void* p) const noexcept
+    requires requires(const Device& d) { d.keeps_released(p); }
+  {
+    return inner_->keeps_released(p);
+  }
   [[nodiscard]] std::size_t available() const noexcept
     requires requires(const Device& d) { d.available(); }
   {

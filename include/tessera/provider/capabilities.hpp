@@ -126,6 +126,13 @@ concept event_counting_provider = provider::device_provider<D> && requires(const
   { d.live_events() } noexcept -> std::same_as<std::size_t>;
 };
 
+/// Whether the memory at an address stays with an adaptor when it is released, which may give it again.
+template <typename D>
+[[nodiscard]] bool keeps_released(const D& device, const void* p) noexcept {
+  if constexpr (requires { device.keeps_released(p); }) return device.keeps_released(p);
+  return false;
+}
+
 // The constants that a provider declares, or their defaults.
 template <typename D>
 inline constexpr bool is_thread_safe = false;

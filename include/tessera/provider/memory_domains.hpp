@@ -219,6 +219,10 @@ class memory_domains : public provider_adaptor<Provider> {
 
   /// The sum over the banks that the policy uses.
   [[nodiscard]] std::size_t capacity() const noexcept { return state_->capacity; }
+  [[nodiscard]] bool keeps_released(const void* p) const noexcept {
+    const std::size_t of = bank_of(p);
+    return of != no_bank && detail::keeps_released(provider(of), p);
+  }
   [[nodiscard]] std::size_t available() const noexcept
     requires detail::measured_provider<Provider>
   {

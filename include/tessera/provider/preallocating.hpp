@@ -48,9 +48,9 @@ class preallocated_region {
   }
   ///   Returns:  nothing if the address is not in this region; false if no segment of this size begins there
   [[nodiscard]] std::optional<bool> put_back(void* p, std::size_t bytes) noexcept {
+    if (!contains(p)) return std::nullopt;
     const std::lock_guard lock(mutex_);
     const auto address = reinterpret_cast<std::uintptr_t>(p);
-    if (begin_ == 0 || address < begin_ || address - begin_ >= size_) return std::nullopt;
     const cut* const held = segments_.find(p);
     if (held == nullptr || held->bytes != bytes) return false;
     (void)segments_.extract(p);
@@ -66,6 +66,10 @@ class preallocated_region {
   [[nodiscard]] refusal why_missing() const noexcept {
     const std::lock_guard lock(mutex_);
     return why_missing_;
+  }
+  [[nodiscard]] bool contains(const void* p) noexcept {
+    const std::lock_guard lock(mutex_);
+    return begin_ != 0 && reinterpret_cast<std::uintptr_t>(p) - begin_ < size_;
   }
   [[nodiscard]] Device& device() const noexcept { return *device_; }
 
@@ -129,6 +133,10 @@ class preallocating : public provider_adaptor<Device> {
   bool release(void* p, std::size_t bytes) noexcept {
     const std::optional<bool> was_cut = region_->put_back(p, bytes);
     return was_cut ? *was_cut : this->inner().release(p, bytes);
+  }
+  /// Whether the segment at an address goes to the region when it is released, which may give it again.
+  [[nodiscard]] bool keeps_released(const void* p) const noexcept {
+    return region_->contains(p) || detail::keeps_released(this->inner(), p);
   }
 
  private:

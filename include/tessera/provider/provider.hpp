@@ -50,6 +50,8 @@
 /// | c.shares_addresses_with(d)  | bool        | whether it maps and copies memory of another provider of  |
 /// |                             |             | its type, as memory_domains needs it                      |
 /// | c.live_events()             | std::size_t | events that were recorded and not discarded               |
+/// | c.keeps_released(p)         | bool        | whether the memory at `p`, once released, stays with an   |
+/// |                             |             | adaptor that may give it again, as preallocating's does   |
 ///
 /// Any provider may declare these constants, as `static constexpr bool`:
 ///

@@ -20,6 +20,11 @@ namespace tessera::inline v0_1::recipe {
 /// Makes the decisions of the native CUDA caching allocator of PyTorch 2.6. A configuration string may
 /// use every key that PyTorch had in the middle of 2026.
 ///
+/// As in PyTorch 2.6, max_split_size_mb and garbage_collection_threshold may release memory while a graph is captured. CUDA
+/// then ends the capture with an error. This recipe releases none:
+///
+///     using safe = tessera::recipe::with<tessera::recipe::pytorch<>, tessera::policy::fail_fast<tessera::policy::recover_by_releasing_oversize<>>>;
+///
 /// Settings, off by default:
 ///   * `rounding.table`: roundup_power2_divisions
 ///   * `split.max`: max_split_size_mb
@@ -33,7 +38,7 @@ struct pytorch_native final {
   using pages = policy::normal_pages;
   using growth = policy::grow_by_segments<>;
   using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
-  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize>;
+  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize<true>>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch_settings& settings) noexcept;
   /// Returns the policies for settings that this recipe accepts; aborts for others.

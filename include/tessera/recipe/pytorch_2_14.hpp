@@ -32,6 +32,8 @@ namespace tessera::inline v0_1::recipe {
 ///     all further work runs after these uses. When the scope of a pool ends, it frees those that are left. Here, they
 ///     become free in the first call after the last capture.
 ///   * Emptying the cache during a capture releases the memory of private pools without uses. Here, it does nothing.
+///   * Recovery with max_split_size_mb and garbage collection release memory during a capture, which CUDA then ends with an
+///     error. Here, they release none, as pull request 187795 proposes for recovery.
 ///
 /// num_oom_rejections counts requests; PyTorch counts the attempts of recovery that are rejected, too. It has the settings
 /// of pytorch_native.
@@ -46,7 +48,7 @@ struct pytorch_2_14_native final {
   using growth = policy::grow_by_segments<2_MiB, tunable(20_MiB), 10_MiB, tunable(memory_limit{}),
                                           memory_limit::rounding::nearest>;
   using eviction = pytorch_native::eviction;
-  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize, tunable(false),
+  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize<>, tunable(false),
                                      policy::failure_reason::by_capacity, tunable(percent(100))>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {

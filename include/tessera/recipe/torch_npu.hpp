@@ -37,10 +37,11 @@ namespace tessera::inline v0_1::recipe {
 
 /// Makes the decisions of the caching allocator of torch_npu 2.12.
 ///
-/// It differs from pytorch_native in three rules:
+/// It differs from pytorch_native in four rules:
 ///   * 32 bytes are added to each request before rounding, so a request of 1 MiB is in the large pool.
 ///   * If a block's own stream is recorded, it also delays reuse.
 ///   * Memory has 2 MiB pages.
+///   * No memory goes back during a capture. In torch_npu, recovery and garbage collection may release some.
 ///
 /// It has the settings of pytorch_native, but `rounding.inner.table` instead of `rounding.table`. It also has
 /// `pages.choice` (page_size) and `streams.threshold` (multi_stream_lazy_reclaim).
@@ -52,7 +53,7 @@ struct torch_npu_native final {
   using pages = policy::prefer_pages<tunable(page_choice{.pages = page_preference::huge_first})>;
   using growth = policy::grow_by_segments<>;
   using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
-  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize>;
+  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize<>>;
 
   [[nodiscard]] static constexpr bool accepts(const config::torch_npu::settings& settings) noexcept {
     return !settings.expandable_segments;

@@ -447,6 +447,20 @@ TEST(locked_threads, explain_out_of_memory_of_a_stream) {
   }
 }
 
+// A driver runs out of events that nobody discards.
+TEST(locked, discards_events_that_are_not_ready) {
+  const auto events_after_trims = [](auto& pool) {
+    pool.deallocate(pool.allocate(50_MiB));
+    pool.visit_provider([](simulated_device& device) { device.submit({}, 1'000'000); });
+    for (int i = 0; i < 3; ++i) pool.trim_without_waiting();
+    return pool.visit_provider([](simulated_device& device) { return device.live_events(); });
+  };
+  locked<caching_allocator<pytorch<>, simulated_device>> alone;
+  EXPECT_EQ(events_after_trims(alone), 0u);
+  background_reclaiming<caching_allocator<pytorch<>, simulated_device>> beside_a_thread;
+  EXPECT_EQ(events_after_trims(beside_a_thread), 0u);
+}
+
 // The report is made with the mutex held. So its numbers are consistent whatever other threads do.
 TEST(locked_threads, explain_out_of_memory_while_others_work) {
   locked<caching_allocator<pytorch<>, simulated_device>> pool{

@@ -9,6 +9,8 @@
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/paddle.hpp>
+#include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -104,6 +106,89 @@ TEST(open_scopes, ask_no_function_of_a_scope_that_is_older_than_the_answer) {
   EXPECT_EQ(calls, 0u);
   (void)destination(in, stream_id{4});
   EXPECT_EQ(calls, 1u) << "the newest of the others selects it";
+}
+
+/// Opens or closes the scope of a pool when memory is short.
+struct changes_scope {
+  allocator_of<pytorch<>>& in;
+  pool_id pool;
+  bool opens;
+  static bool run(void* self) noexcept {
+    auto& me = *static_cast<changes_scope*>(self);
+    auto pools = pools_of(me.in);
+    EXPECT_TRUE(me.opens ? pools.open(me.pool, {}, scope_kind::plain) : pools.close(me.pool));
+    return false;
+  }
+};
+
+TEST(open_scopes, that_close_during_a_miss_leave_the_request_its_pool) {
+  allocator_of<pytorch<>> in;
+  auto pools = pools_of(in);
+  changes_scope closes{in, pools.create(), false};
+  ASSERT_TRUE(pools.open(closes.pool, {}, scope_kind::plain));
+  ASSERT_TRUE(in.on_pressure(&changes_scope::run, &closes));
+  void* const p = in.allocate(5_MiB);
+  EXPECT_EQ(pools.usage_of(closes.pool).reserved, 20_MiB);
+  EXPECT_EQ(pools.take_back(closes.pool).blocks, 0u);
+  ASSERT_TRUE(pools.open(closes.pool, {}, scope_kind::plain));
+  EXPECT_TRUE(in.reuse_in_place(p, 5_MiB, {}));
+}
+
+TEST(open_scopes, that_open_during_a_miss_do_not_get_its_request) {
+  allocator_of<pytorch<>> in;
+  auto pools = pools_of(in);
+  changes_scope opens{in, pools.create(), true};
+  ASSERT_TRUE(in.on_pressure(&changes_scope::run, &opens));
+  void* const p = in.allocate(5_MiB);
+  EXPECT_EQ(pools.usage_of(opens.pool).reserved, 0u);
+  ASSERT_TRUE(pools.close(opens.pool));
+  EXPECT_TRUE(in.reuse_in_place(p, 5_MiB, {}));
+}
+
+/// How often the device is asked to take memory back or waited for, and whether a request is served, if segments of 300 and
+/// 320 MiB are freed in a capture, where then 600 MiB are requested.
+template <typename Recipe>
+struct capture_on_a_small_device {
+  allocator_of<Recipe> in{simulated_device{{.capacity = 1_GiB}}};
+  bool served = false;
+
+  [[nodiscard]] std::uint64_t releases() {
+    void* const small = in.allocate(200_MiB);
+    in.deallocate(small);
+    const auto pools = pools_of(in).create();
+    EXPECT_TRUE(pools_of(in).open(pools, {}, scope_kind::capture));
+    const auto before = in.provider().calls();
+    void* const a = in.allocate(300_MiB);
+    void* const b = in.allocate(320_MiB);
+    in.deallocate(a);
+    in.deallocate(b);
+    served = in.try_allocate(600_MiB) != nullptr;
+    const auto& after = in.provider().calls();
+    EXPECT_EQ(in.audit(), nullptr);
+    return after.release - before.release + after.unmap - before.unmap + after.synchronize -
+           before.synchronize + after.wait - before.wait;
+  }
+};
+
+TEST(captures, release_no_memory) {
+  EXPECT_EQ(capture_on_a_small_device<pytorch_2_14<"max_split_size_mb:64">>().releases(), 0u);
+  EXPECT_EQ(capture_on_a_small_device<passthrough>().releases(), 0u);
+  EXPECT_EQ(capture_on_a_small_device<paddle<"FLAGS_free_idle_chunk=1">>().releases(), 0u);
+  capture_on_a_small_device<pytorch_2_14<"garbage_collection_threshold:0.1,per_process_memory_fraction:0.9">>
+      collecting;
+  EXPECT_EQ(collecting.releases(), 0u);
+}
+
+// PyTorch 2.6 releases memory while a graph is captured.
+TEST(captures, release_memory_if_the_recovery_policy_says_so) {
+  using as_pytorch = pytorch<"max_split_size_mb:64">;
+  capture_on_a_small_device<as_pytorch> releasing;
+  EXPECT_EQ(releasing.releases(), 2u);
+  EXPECT_TRUE(releasing.served);
+  using safe = with<as_pytorch, fail_fast<recover_by_releasing_oversize<>>>;
+  capture_on_a_small_device<safe> keeping;
+  EXPECT_EQ(keeping.releases(), 0u);
+  EXPECT_FALSE(keeping.served);
 }
 
 }  // namespace

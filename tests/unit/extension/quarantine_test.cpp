@@ -28,6 +28,8 @@
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
+#include <tessera/provider/memory_domains.hpp>
+#include <tessera/provider/preallocating.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -704,6 +706,88 @@ int check_faults(Allocator& allocator, const std::vector<memory_range>& reported
   if (found == 0) return 1;  // it is not in this allocator
   allocator.trim();
   return memory.current_usage().faulty == 0 ? 2 : 3;  // it went back: repeat the step; or load a checkpoint
+}
+
+/// Emptying the cache gives idle faulty memory back, so its pool does not hold it.
+template <typename Recipe>
+void faulty_memory_is_not_held() {
+  caching_allocator<Recipe, simulated_device, extension::private_pools, extension::quotas, quarantine> in{
+      simulated_device{{.capacity = 48_MiB}}};
+  auto pools = in.template get<extension::private_pools>();
+  const pool_id tenant = pools.create();
+  ASSERT_TRUE(in.template get<extension::quotas>().set(tenant, {.guaranteed = 40_MiB, .limit = 40_MiB}));
+  ASSERT_TRUE(pools.open(tenant, {}, extension::scope_kind::plain));
+  void* const p = in.allocate(10_MiB);
+  void* const beside = in.allocate(1_MiB);
+  EXPECT_EQ(in.template get<quarantine>().mark_faulty(p, 64).live, 1u);
+  in.deallocate(p);
+  in.deallocate(beside);
+  EXPECT_GT(in.template get<quarantine>().current_usage().withheld, 0u);
+  EXPECT_EQ(pools.usage_of(tenant).non_releasable, 0u);
+  EXPECT_EQ(in.audit(), nullptr);
+  void* const whole = in.try_allocate(40_MiB);
+  EXPECT_NE(whole, nullptr) << "within what is guaranteed";
+  EXPECT_EQ(in.audit(), nullptr);
+  EXPECT_EQ(pools.usage_of(tenant).non_releasable, 40_MiB);
+}
+TEST(quarantine_extension, keeps_nothing_from_a_pool_whose_faulty_memory_is_idle) {
+  faulty_memory_is_not_held<pytorch<>>();
+  faulty_memory_is_not_held<stitched>();
+}
+
+/// Gives the segments of a pool, and gives the same memory again.
+struct one_segment {
+  bool is_taken = false;
+  void* acquire(std::size_t) noexcept {
+    return std::exchange(is_taken, true) ? nullptr : reinterpret_cast<void*>(std::uintptr_t{1} << 46);
+  }
+  bool release(void*, std::size_t) noexcept { return std::exchange(is_taken, false); }
+};
+
+/// Marks memory of a provider that keeps what is released, and requests as much again.
+template <typename Provider>
+void stays_withheld_over(Provider from) {
+  caching_allocator<pytorch<>, Provider, extension::private_pools, quarantine> in(std::move(from));
+  auto* const p = static_cast<std::byte*>(in.allocate(20_MiB));
+  EXPECT_EQ(in.template get<quarantine>().mark_faulty(p + 4096, 64).live, 1u);
+  in.deallocate(p);
+  in.trim();
+  EXPECT_FALSE(in.template get<quarantine>().is_safe(p + 4096));
+  EXPECT_GT(in.template get<quarantine>().current_usage().withheld, 0u);
+  EXPECT_EQ(in.template get<extension::private_pools>().usage_of(default_pools).non_releasable, 20_MiB);
+  EXPECT_EQ(in.audit(), nullptr);
+  auto* const again = static_cast<std::byte*>(in.allocate(20_MiB));
+  EXPECT_FALSE(again <= p + 4096 && p + 4096 < again + 20_MiB);
+  EXPECT_TRUE(in.template get<quarantine>().mark_repaired(p, 20_MiB));
+  in.trim();
+  EXPECT_EQ(in.current_usage().reserved, 20_MiB) << "repaired memory goes back";
+}
+TEST(quarantine_extension, withholds_what_would_not_go_back_to_the_device) {
+  using preallocating_device = preallocating<simulated_device>;
+  simulated_device device;
+  preallocating_device::region region(device, 64_MiB);
+  preallocating_device in_region(region);
+  stays_withheld_over(preallocating_device(region));
+  stays_withheld_over(provider_ref<preallocating_device>(in_region));
+  using domains = memory_domains<preallocating_device, spill_banks>;
+  std::vector<domains::bank> banks;
+  banks.push_back({preallocating_device(region), "one"});
+  stays_withheld_over(domains(std::move(banks)));
+}
+TEST(quarantine_extension, withholds_memory_of_a_source) {
+  one_segment source;  // outlives the allocator
+  caching_allocator<pytorch<>, simulated_device, extension::private_pools, quarantine> in;
+  auto pools = in.get<extension::private_pools>();
+  const pool_id pool = pools.create(source);
+  ASSERT_TRUE(pools.open(pool, {}, extension::scope_kind::plain));
+  auto* const p = static_cast<std::byte*>(in.allocate(20_MiB));
+  ASSERT_TRUE(pools.close(pool));
+  EXPECT_EQ(in.get<quarantine>().mark_faulty(p, 64).live, 1u);
+  in.deallocate(p);
+  ASSERT_TRUE(pools.release(pool));
+  in.trim();
+  EXPECT_FALSE(in.get<quarantine>().is_safe(p));
+  EXPECT_TRUE(source.is_taken);
 }
 
 TEST(quarantine_extension, answers_as_torch_npu) {

@@ -17,6 +17,7 @@
 #include <tessera/extension/quotas.hpp>
 #include <tessera/extension/registrations.hpp>
 #include <tessera/extension/sleep_mode.hpp>
+#include <tessera/observe/inspect.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -408,6 +409,22 @@ TEST(registrations, say_why_they_refuse) {
   EXPECT_STREQ(door.register_memory(p, 4_MiB).why, "the address is no mapped memory of this allocator");
   ASSERT_TRUE(memory.get<extension::sleep_mode>().wake());
   EXPECT_TRUE(door.register_memory(p, 4_MiB));
+}
+
+TEST(registrations, keep_memory_that_tools_show_while_its_pool_sleeps) {
+  caching_allocator<stitched, simulated_device, registrations<>, extension::sleep_mode> memory;
+  void* const kept = memory.allocate(10_MiB);
+  void* const other = memory.allocate(6_MiB);
+  ASSERT_TRUE(memory.get<registrations<>>().register_memory(kept, 10_MiB));
+  ASSERT_TRUE(memory.get<extension::sleep_mode>().sleep(sleep_contents::discard));
+  std::size_t unbacked = 0;
+  observe::for_each_block(memory, [&](const segment_view& s, const block_view& b) {
+    unbacked += s.is_unbacked && b.is == block_view::state::live ? b.bytes : 0;
+  });
+  EXPECT_EQ(unbacked, 6_MiB);
+  EXPECT_FALSE(observe::segment_of(memory, kept).is_unbacked);
+  EXPECT_EQ(observe::segment_of(memory, kept).bytes, 10_MiB);
+  EXPECT_TRUE(observe::segment_of(memory, other).is_unbacked);
 }
 
 // Registrations of several sizes may begin at one address.

@@ -614,6 +614,20 @@ TEST_F(planned_on_a_device, drops_uses_of_a_capture) {
   EXPECT_TRUE(pools.release(graph));
 }
 
+TEST_F(planned_on_a_device, discards_its_events_if_it_ends_in_a_capture) {
+  {
+    pool ending{made.view(), provider_ref(device)};
+    void* const p = ending.allocate(sizes[0]);
+    EXPECT_TRUE(ending.record_stream(p, stream_id{1}));
+    device.submit(stream_id{1}, 1'000'000);
+    ending.deallocate(p);
+    auto pools = ending.get<extension::private_pools>();
+    ASSERT_TRUE(pools.open(pools.create()));
+    EXPECT_EQ(device.live_events(), 1u);
+  }
+  EXPECT_EQ(device.live_events(), 0u);
+}
+
 // Only a capture forbids to wait for streams and to give memory back.
 TEST_F(planned_on_a_device, gives_memory_back_while_a_scope_redirects) {
   auto pools = memory.get<extension::private_pools>();

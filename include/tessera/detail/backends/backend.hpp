@@ -84,7 +84,7 @@ struct segment_backend : backend_defaults {
     }
     [[nodiscard]] std::size_t newly_held(const block& free, std::size_t, std::size_t) const noexcept {
       const block* first = &free;
-      while (first->is_free()) first = first->prev;
+      while (first->is_idle()) first = first->prev;
       // If streams share blocks, free neighbours of several streams do not coalesce.
       const std::size_t idle = first->status.state == block::state::segment ? idle_bytes(*first->next) : 0;
       return idle > 0 && manager_.may_unmap(first->next->address, idle) ? idle : 0;
@@ -100,8 +100,8 @@ struct segment_backend : backend_defaults {
       return manager_.may_unmap(idle.address, idle.size) && manager_.is_stream_work_done(idle) ? idle.size
                                                                                                : 0;
     }
-    std::size_t release(block& idle) noexcept {
-      return manager_.is_stream_work_done(idle) ? manager_.release(idle) : 0;
+    std::size_t release(block& idle, bool in_captures = false) noexcept {
+      return manager_.is_stream_work_done(idle) ? manager_.release(idle, in_captures) : 0;
     }
 
     void shrink() noexcept { manager_.shrink(); }

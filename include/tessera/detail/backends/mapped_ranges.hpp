@@ -214,7 +214,7 @@ class mapped_ranges {
   }
 
   /// Unmaps the chunks that lie wholly in a free block and for which `which(chunk)` is true. First waits for
-  /// the work that may use them. Calls then(chunk, unmapped block) for each chunk.
+  /// the work that may use them. Unmaps none while the device must not be waited for. Calls then(chunk, unmapped block) for each chunk.
   ///   Returns:  the bytes of the unmapped chunks
   template <typename Which, typename Then>
   std::size_t unmap_chunks(block& idle, Which which, Then then) noexcept {
@@ -226,9 +226,8 @@ class mapped_ranges {
       if (!which(c)) return true;
       const std::uintptr_t address = c.address;
       const std::size_t bytes = c.bytes;
-      const auto may_wait = [this] { return !Manager::traits::uses_events || manager_.may_wait(); };
-      is_done = is_done || (may_wait() && finish_work_of(list));
-      if (!is_done || !may_wait() || !manager_.reserve_blocks()) return false;
+      is_done = is_done || (manager_.may_wait() && finish_work_of(list));
+      if (!is_done || !manager_.may_wait() || !manager_.reserve_blocks()) return false;
       manager_.report(action::segment_unmap, address, bytes, bytes, list);
       if (!chunks_.unmap(provider(), c)) {
         manager_.report(action::segment_map, address, bytes, bytes, list);
@@ -247,33 +246,43 @@ class mapped_ranges {
   /// of addresses. Stops if f returns false. There is none while an extension keeps the memory of the group.
   template <typename F>
   void for_each_chunk(const block& in, F f) const {
-    if (!manager_.extensions().has_memory(Manager::group_of(*in.list))) return;
-    const std::uintptr_t end = in.end();
-    for (std::uintptr_t at = in.address; chunk* const c = chunks_.first_inside(at, end, alignment_);) {
+    for_each_chunk_of(in, in, f);
+  }
+  /// Does the same for the chunks in adjacent blocks, of which `low` is the first and `high` the last.
+  template <typename F>
+  void for_each_chunk_of(const block& low, const block& high, F f) const {
+    if (!manager_.extensions().has_memory(Manager::group_of(*low.list))) return;
+    const std::uintptr_t end = high.end();
+    for (std::uintptr_t at = low.address; chunk* const c = chunks_.first_inside(at, end, alignment_);) {
       at = c->address + c->bytes;
       if (manager_.may_unmap(c->address, c->bytes) && !f(*c)) return;
     }
   }
-  /// Bytes of the chunks of a free block that could no longer go back if `size` bytes at `offset` were used.
-  ///   Cost:  linear in `size` plus the largest chunk
+  /// Bytes of the chunks of a free block, and of the idle blocks around it, that could no longer go back if `size` bytes at
+  /// `offset` were used.
+  ///   Cost:  linear in `size` plus the largest chunk, and in the withheld blocks beside it
   [[nodiscard]] std::size_t newly_held(const block& free, std::size_t offset,
                                        std::size_t size) const noexcept {
+    const block *low = &free, *high = &free;
+    while (low->prev->is_idle()) low = low->prev;
+    while (high->next->is_idle()) high = high->next;
     const std::uintptr_t begin = free.address + offset;
     std::uintptr_t at = begin / alignment_ * alignment_;
-    while (at >= free.address && chunks_.first_from(at, at + 1, alignment_) == nullptr) at -= alignment_;
-    if (at < free.address) at = free.address;
+    while (at >= low->address && chunks_.first_from(at, at + 1, alignment_) == nullptr) at -= alignment_;
+    if (at < low->address) at = low->address;
     std::size_t bytes = 0;
     while (const chunk* const c =
-               at < begin + size ? chunks_.first_inside(at, free.end(), alignment_) : nullptr) {
+               at < begin + size ? chunks_.first_inside(at, high->end(), alignment_) : nullptr) {
       if (c->address >= begin + size) break;
       at = c->address + c->bytes;
       if (manager_.may_unmap(c->address, c->bytes)) bytes += c->bytes;
     }
     return bytes;
   }
-  [[nodiscard]] std::size_t releasable(const block& idle) const noexcept {
+  [[nodiscard]] std::size_t releasable(const block& idle) const noexcept { return releasable(idle, idle); }
+  [[nodiscard]] std::size_t releasable(const block& low, const block& high) const noexcept {
     std::size_t bytes = 0;
-    for_each_chunk(idle, [&bytes](const chunk& c) {
+    for_each_chunk_of(low, high, [&bytes](const chunk& c) {
       bytes += c.bytes;
       return true;
     });

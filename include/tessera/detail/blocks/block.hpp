@@ -91,6 +91,8 @@ struct block {
   [[nodiscard]] bool is_live() const noexcept { return !is_unused() && status.state != state::pending; }
   /// Whether an extension keeps it pending, without a request and without an event.
   [[nodiscard]] bool is_held() const noexcept { return status.state == state::pending && request.bytes == 0; }
+  /// Whether its memory goes back to the device when the cache is emptied, if all memory around it does.
+  [[nodiscard]] bool is_idle() const noexcept { return is_free() || is_held(); }
   [[nodiscard]] bool is_by_handle() const noexcept {
     return status.state == state::live_by_handle ||
            (status.state == state::live_flagged && status.flags.by_handle);
@@ -151,12 +153,12 @@ struct segment : block {
   return bytes;
 }
 
-/// Returns the bytes of a segment whose blocks are all free, otherwise 0. `first` is its first block.
-///   Cost:  linear in the blocks before the first that is not free
+/// Returns the bytes of a segment whose blocks are all idle, otherwise 0. `first` is its first block.
+///   Cost:  linear in the blocks before the first that is not idle
 [[nodiscard]] inline std::size_t idle_bytes(const block& first) noexcept {
   std::size_t bytes = 0;
   for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
-    if (!b->is_free()) return 0;
+    if (!b->is_idle()) return 0;
     bytes += b->size;
   }
   return bytes;

@@ -377,11 +377,11 @@ class block_manager {
     return whole;
   }
   /// Releases an idle segment to the device. Returns its bytes, or 0 if an extension keeps it or the device failed; the
-  /// segment then stays.
-  [[gnu::cold]] std::size_t release(block& idle) noexcept {
+  /// segment then stays. It also stays while the device must not be waited for, unless `in_captures` is true.
+  [[gnu::cold]] std::size_t release(block& idle, bool in_captures = false) noexcept {
     const std::uintptr_t address = idle.address;
     const std::size_t bytes = idle.size;
-    if (!may_unmap(address, bytes)) return 0;
+    if (!(in_captures || may_wait()) || !may_unmap(address, bytes)) return 0;
     segment& owner = segment_of(idle);
     idle.list->template erase<order>(idle);
     segments_.begin_release(owner, bytes);

@@ -25,7 +25,7 @@ template <typename Blocks>
     text.add("it lies in a range of addresses, where nothing is mapped");
     return true;
   }
-  const bool is_free = found->is_free() || found->is_held();
+  const bool is_free = found->is_idle();
   const std::size_t inside = address - found->address;
   text.add("it lies ").add(inside).add(inside == 1 ? " byte into a " : " bytes into a ");
   text.add(is_free ? "free" : found->status.state == block::state::pending ? "freed, still used" : "live");

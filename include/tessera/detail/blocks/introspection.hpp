@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <utility>
+
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/provider/provider.hpp>
@@ -99,6 +101,31 @@ struct core_access {
   template <typename A>
   static void shrink(A& in) noexcept {
     in.shrink();
+  }
+
+  /// Calls f(group, bytes) for the memory that emptying the cache gives back if it may release that group: segments, and in
+  /// ranges chunks, of free and withheld blocks. Segments that are being released count, too.
+  ///   Cost:  linear in the segments; in ranges, in the blocks
+  template <typename A, typename F>
+  static void for_each_idle(A& in, F f) {
+    const auto& blocks = std::as_const(in.manager_);
+    const auto count = [&](const block& low, std::size_t bytes) {
+      if (bytes > 0) f(blocks.group_of(*low.list), bytes);
+    };
+    const auto count_in = [&](const block& first) {
+      if constexpr (A::has_ranges) {
+        for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
+          const block& low = *b;
+          if (!low.is_idle()) continue;
+          while (b->next->is_idle()) b = b->next;
+          count(low, in.backend_.ranges().releasable(low, *b));
+        }
+      } else {
+        const std::size_t bytes = idle_bytes(first);
+        count(first, bytes > 0 && blocks.may_unmap(first.address, bytes) ? bytes : 0);
+      }
+    };
+    blocks.for_each_segment(count_in, true);
   }
 
   // For attempts to serve a miss.

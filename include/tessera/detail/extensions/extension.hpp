@@ -47,6 +47,7 @@
 /// | serves_whole(g)              | whether the blocks of a group are never split                         |
 /// | acquire(g, bytes, memory)    | true if it gives the memory instead of the provider, null if it fails |
 /// | release(g, p, bytes, works)  | true if it takes the memory back instead of the provider              |
+/// | supplies(g)                  | whether acquire() and release() do so for this group; quarantine asks |
 /// | attempt(stage, miss)         | a free block that serves a miss, or null                              |
 /// | adjust(miss)                 | changes the steps of recovery                                         |
 /// | adopt(other)                 | copies what another allocator's state has; false if host memory ran out |
@@ -113,6 +114,7 @@ struct extension_defaults {
   [[nodiscard]] static constexpr bool serves_whole(const auto& /*group*/) noexcept { return false; }
   [[nodiscard]] static constexpr bool acquire(auto& /*group*/, std::size_t, void*&) noexcept { return false; }
   [[nodiscard]] static constexpr bool release(auto&, void*, std::size_t, bool&) noexcept { return false; }
+  [[nodiscard]] static constexpr bool supplies(const auto& /*group*/) noexcept { return false; }
   [[nodiscard]] static constexpr block* attempt(miss_stage, auto& /*miss*/) noexcept { return nullptr; }
   static constexpr void adjust(auto& /*miss*/) noexcept {}
   [[nodiscard]] static constexpr const char* why_unusable(const block&) noexcept { return nullptr; }

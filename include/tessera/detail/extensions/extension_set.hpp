@@ -263,6 +263,7 @@ class extension_set : public special_cases, public Extension::template state<Cor
   [[nodiscard]] bool release(group& g, void* memory, std::size_t bytes, bool& works) noexcept {
     return (get<Extension>().release(g, memory, bytes, works) || ...);
   }
+  [[nodiscard]] bool supplies(const group& g) const noexcept { return (get<Extension>().supplies(g) || ...); }
   [[nodiscard]] block* attempt(miss_stage stage, auto& miss) noexcept {
     block* found = nullptr;
     (void)(((found = get<Extension>().attempt(stage, miss)) != nullptr) || ...);
