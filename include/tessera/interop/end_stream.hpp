@@ -6,8 +6,8 @@
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
-#include <tessera/policy/streams.hpp>
 #include <tessera/provider/provider.hpp>
+#include <tessera/recipe/recipe.hpp>
 
 namespace tessera::inline v0_1::detail {
 
