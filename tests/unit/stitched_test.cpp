@@ -132,7 +132,7 @@ TEST(stitched, keeps_no_ranges_of_streams_that_moved_on) {
   caching_allocator<stitched, simulated_device> pool(simulated_device({.capacity = 64_MiB}));
   for (std::uint64_t s = 1; s <= 500; ++s) pool.deallocate(pool.allocate(4_MiB, stream_id{s}));
   const simulated_device::counts& calls = pool.provider().calls();
-  EXPECT_LT(calls.reserve - calls.unreserve, 64u);
+  EXPECT_LT(calls.reserve - calls.unreserve, 100u);
   EXPECT_LT(pool.metadata_bytes(), 4_MiB);  // a list has 15 KiB
   EXPECT_EQ(pool.current_usage().reserved, 4_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);

@@ -170,7 +170,7 @@ class stitched_ranges {
       if (!range.first().is_unmapped() || range.first().is_split()) ++kept;
       ranges_.unreserve_if_empty(range);
     });
-    reserves_left_ = kept + 16;
+    reserves_left_ = kept + 64;
   }
   /// Finds the block in which a placement begins. Call again after unmapping: blocks changed.
   static void find_first_block(placement& at, const free_list& list) noexcept {
@@ -269,7 +269,7 @@ class stitched_ranges {
   Manager& manager_;
   mapped_ranges<Manager> ranges_;
   chunk* detached_ = nullptr;
-  std::size_t reserves_left_ = 16;  // until empty ranges go back
+  std::size_t reserves_left_ = 64;  // until empty ranges go back
   std::uintptr_t next_begin_ = 0;   // start address of the next block, or 0
   std::size_t peak_active_ = 0;
   std::size_t peak_reserved_ = 0;
