@@ -92,6 +92,8 @@ bool end_stream(Allocator& allocator, stream_id stream) noexcept {
       tessera::detail::release_idle_of(manager, tessera::detail::core_access::backend(in),
                                        tessera::detail::core_access::policies(in).streams.reuse_key(stream));
   });
+  // For background_reclaiming, in which only such a call asks for events.
+  if constexpr (requires { allocator.process_events(); }) (void)allocator.process_events();
   return works;
 }
 
