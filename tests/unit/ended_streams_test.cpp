@@ -13,6 +13,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/debug/guarded.hpp>
 #include <tessera/interop/cuda_mempool.hpp>
+#include <tessera/interop/end_stream.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/limiting.hpp>
@@ -120,6 +121,35 @@ TYPED_TEST(ended_streams, own_blocks_that_come_back_as_others_do_on_host_pinned)
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
+TYPED_TEST(ended_streams, give_back_what_they_had_on_host_pinned) {
+  TypeParam pool(host());
+  const stream_id own = begin_stream(pool);
+  void* const live = pool.allocate(1_KiB, own);
+  pool.deallocate(pool.allocate(60_MiB, own));
+  void* const p = pool.allocate(5_MiB);
+  void* const q = pool.allocate(5_MiB);
+  EXPECT_TRUE(pool.record_stream(p, own) && pool.record_stream(q, own));
+  std::atomic<bool> go{false};
+  keep_busy(pool, own, go);
+  pool.deallocate(p);
+  go = true;
+  EXPECT_TRUE(interop::end_stream(pool, own));
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
+  go = false;
+  keep_busy(pool, own, go);
+  pool.deallocate(q);  // as if the stream were a new one with the same handle
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
+  go = true;
+  pool.deallocate(pool.allocate(100_MiB, stream_id{}));  // of 128 MiB
+  pool.deallocate(live);
+  EXPECT_TRUE(interop::end_stream(pool, own));
+  EXPECT_TRUE(interop::end_stream(pool, {}));
+  EXPECT_STREQ(pool.audit(), nullptr);
+  if constexpr (!TypeParam::recipe_type::streams::reuses_across_streams) {
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
+  }
+}
+
 TEST(ended_streams_host_pinned, are_forgotten_once_nothing_is_noted_for_them) {
   caching_allocator<pytorch<>, host_pinned> pool(host());
   const stream_id user = begin_stream(pool);
@@ -161,6 +191,35 @@ TEST(ended_streams_host_pinned, also_if_their_events_could_not_be_recorded_befor
     forgetful::fails = false;
     EXPECT_STREQ(pool.audit(), nullptr);
   }
+}
+
+/// Frees a block while no event can be recorded. Afterwards, what waits must wait for the stream itself.
+template <typename Recipe>
+void free_without_events() {
+  std::atomic<bool> go{false};
+  host_pinned device = host();
+  caching_allocator<Recipe, forgetful> pool{forgetful(device)};
+  const stream_id user = device.create_stream();
+  void* const p = pool.allocate(5_MiB);
+  EXPECT_TRUE(pool.record_stream(p, user));
+  device.submit(user, [&go] {
+    while (!go) std::this_thread::yield();
+  });
+  forgetful::fails = true;
+  pool.deallocate(p);
+  EXPECT_EQ(pool.current_usage().pending(), 5_MiB);
+  EXPECT_FALSE(pool.process_events());
+  go = true;
+  pool.trim();
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
+  forgetful::fails = false;
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+TEST(streams_without_events, are_waited_for_as_a_whole) {
+  free_without_events<pytorch<>>();
+  free_without_events<cuda_async>();
+  free_without_events<pinned_packed>();
 }
 
 /// A device whose release does not wait, and that has no function to wait for a stream.

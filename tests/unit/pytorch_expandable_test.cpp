@@ -11,7 +11,9 @@
 
 #include <tessera/extension/observer.hpp>
 #include <tessera/interop/memory_fraction.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/paddle.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -282,6 +284,61 @@ TEST(pytorch_expandable, large_free_blocks_are_kept_for_large_requests) {
   EXPECT_EQ(pool.allocate(50_MiB), large);
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(wall);
+}
+
+/// A device with few addresses for ranges.
+class few_addresses : public provider_adaptor<simulated_device> {
+ public:
+  few_addresses(simulated_device& device, std::size_t addresses)
+      : provider_adaptor(device), left_(addresses) {}
+  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
+    void* const p = bytes <= left_ ? inner().reserve(bytes, to) : nullptr;
+    left_ -= p != nullptr ? bytes : 0;
+    return p;
+  }
+  bool unreserve(void* p, std::size_t bytes) noexcept {
+    left_ += bytes;
+    return inner().unreserve(p, bytes);
+  }
+
+ private:
+  std::size_t left_;
+};
+
+template <typename Recipe>
+void serve_many_streams(std::uint64_t streams) {
+  simulated_device device;  // of 80 GiB
+  caching_allocator<Recipe, few_addresses> pool(few_addresses(device, std::size_t{1} << 46));
+  for (std::uint64_t s = 1; s <= streams; ++s) {
+    ASSERT_NE(pool.try_allocate(1_KiB, stream_id{s}), nullptr) << s;
+    ASSERT_NE(pool.try_allocate(20_MiB, stream_id{s}), nullptr) << s;
+  }
+  ASSERT_NE(pool.try_allocate(20_GiB, stream_id{streams}), nullptr) << "by a further range";
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+template <typename Recipe>
+void reuse_addresses() {
+  simulated_device device(simulated_device::options{.capacity = 1_GiB});
+  caching_allocator<Recipe, few_addresses> pool(few_addresses(device, 100_MiB));
+  void* const kept = pool.allocate(20_MiB);
+  for (std::uint64_t s = 1; s <= 10; ++s) {
+    void* const p = pool.try_allocate(12_MiB, stream_id{s});
+    ASSERT_NE(p, nullptr) << s;
+    pool.deallocate(p);
+  }
+  EXPECT_EQ(pool.try_allocate(90_MiB), nullptr);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  pool.deallocate(kept);
+}
+TEST(addresses, suffice_for_many_streams) {
+  serve_many_streams<pytorch_family::expandable>(370);
+  serve_many_streams<stitched>(370);
+  serve_many_streams<paddle_virtual_memory_v2>(110);
+}
+TEST(addresses, of_idle_memory_serve_others) {
+  reuse_addresses<pytorch_family::expandable>();
+  reuse_addresses<stitched>();
+  reuse_addresses<paddle_virtual_memory_v2>();
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/interop/end_stream.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -125,6 +126,26 @@ TEST(stitched, unreserves_ranges_without_pages) {
   EXPECT_EQ(pool.provider().held().reserved, 0u);
   EXPECT_EQ(pool.provider().used(), 0u);
   EXPECT_EQ(pool.current_usage().reserved, 0u);
+}
+
+TEST(stitched, keeps_no_ranges_of_streams_that_moved_on) {
+  caching_allocator<stitched, simulated_device> pool(simulated_device({.capacity = 64_MiB}));
+  for (std::uint64_t s = 1; s <= 500; ++s) pool.deallocate(pool.allocate(4_MiB, stream_id{s}));
+  const simulated_device::counts& calls = pool.provider().calls();
+  EXPECT_LT(calls.reserve - calls.unreserve, 100u);
+  EXPECT_LT(pool.metadata_bytes(), 4_MiB);  // a list has 15 KiB
+  EXPECT_EQ(pool.current_usage().reserved, 4_MiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(stitched, gives_back_the_idle_memory_of_a_stream_that_ends) {
+  caching_allocator<stitched, simulated_device> pool;
+  void* const live = pool.allocate(5_MiB, stream_id{2});
+  pool.deallocate(pool.allocate(40_MiB, stream_id{1}));
+  EXPECT_TRUE(end_stream(pool, stream_id{1}));
+  EXPECT_EQ(pool.current_usage().reserved, 6_MiB);
+  EXPECT_EQ(pool.provider().calls().reserve - pool.provider().calls().unreserve, 1u);
+  pool.deallocate(live);
 }
 
 TEST(stitched, maps_more_than_requested_only_below_the_earlier_peak) {

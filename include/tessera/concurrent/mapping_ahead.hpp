@@ -65,7 +65,7 @@ class ahead_mapper {
     ranges.chunks().retry_orphaned(manager().provider());
     ranges.note_alignment(growth.mapping);
     block* hole = next_hole(ranges.granularity(growth.kinds));
-    if (hole == nullptr) hole = ranges.reserve_range(*list_, goal(), growth);
+    if (hole == nullptr) hole = ranges.reserve_range(*list_, goal(), growth, false);
     if (hole == nullptr) return false;
     const std::size_t bytes = growth.mapping < hole->size ? growth.mapping : hole->size;
     return ranges.map_new(*hole, hole->address, bytes, growth) != nullptr;

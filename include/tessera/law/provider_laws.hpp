@@ -236,7 +236,7 @@ void streams(provider_check_result& found, D& device, Means& means, const provid
     if (found) ordering(found, device, {}, other);
   }
   if (found && other == stream_id{}) found.skip("a second stream", "set other_stream");
-  if constexpr (tessera::detail::stream_listing_provider<D>)
+  if constexpr (tessera::detail::stream_listing_provider<D> && !tessera::detail::trusts_handles<D>)
     if (found) missing_stream(found, device, stream_id{0xdead});
   if (!found) return;
 

@@ -27,7 +27,7 @@ enum class append_in : unsigned char {
 /// With `moves_idle_large`, idle chunks of large blocks move to the end if the device refuses. Only those of the same pool
 /// and stream move, and only as many as the device did not give. That needs append_in::units.
 ///
-/// A range has `Multiple` times the bytes of the device.
+/// A range has `Multiple` times the bytes of the device. As with grow_by_mapping, it is shorter if there are many.
 ///
 ///     constexpr tessera::policy::grow_at_end<2_MiB, 2_MiB, 256> growth;
 ///     static_assert(growth.bytes_to_map(2_MiB, 2_MiB) == 4_MiB);

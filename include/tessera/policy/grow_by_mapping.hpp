@@ -15,7 +15,8 @@ using detail::expandable_backend;
 ///
 /// Memory is mapped in units of `Small` bytes for small blocks, and of `large` bytes for larger blocks. The
 /// pools policy tells the limit of small blocks; if it does not, that is half of `Small`.
-/// A range has `range` bytes of addresses, by default 9/8 of the device.
+/// A range has `range` bytes of addresses, by default 9/8 of the device. It is shorter if the allocator has so many ranges that
+/// addresses could run out, from 16 TiB on, or if the device refuses it; a pool and stream then gets further ranges.
 /// Blocks of 2 MiB and more begin at a multiple of `alignment` if there is room. `alignment` is 0, 1 or a
 /// multiple of min_alignment.
 ///

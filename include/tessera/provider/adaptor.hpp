@@ -199,6 +199,7 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   static constexpr bool is_host_visible = detail::is_host_visible<Device>;
   static constexpr bool release_waits = detail::release_waits<Device>;
   static constexpr bool completion_may_lag = detail::completion_may_lag<Device>;
+  static constexpr bool trusts_handles = detail::trusts_handles<Device>;
   static constexpr bool copies_page_locked = detail::copies_page_locked<Device>;
   static constexpr bool has_contents = detail::has_contents<Device>;
 

@@ -153,6 +153,9 @@ template <typename D>
 inline constexpr bool completion_may_lag<D> = D::completion_may_lag;
 
 template <typename D>
+inline constexpr bool trusts_handles = requires { requires D::trusts_handles; };
+
+template <typename D>
 inline constexpr bool copies_page_locked = false;
 template <typename D>
   requires requires { D::copies_page_locked; }

@@ -157,6 +157,8 @@ class calls {
                        unsigned long long flags) = nullptr;
   result (*memory_unmap)(device_address, std::size_t) = nullptr;
   result (*memory_set_access)(device_address, std::size_t, const memory_access*, std::size_t count) = nullptr;
+  /// Null if the driver lacks it.
+  result (*stream_get_flags)(stream_handle, unsigned* flags) = nullptr;
   /// Null if neither the driver nor a loaded CUDA runtime has this function.
   result (*exchange_capture_mode)(int* mode) = nullptr;
 
@@ -243,6 +245,7 @@ class calls {
     find(memory_map, "cuMemMap");
     find(memory_unmap, "cuMemUnmap");
     find(memory_set_access, "cuMemSetAccess");
+    find_either(stream_get_flags, "cuStreamGetFlags", nullptr);
     find_either(memory_export_, "cuMemExportToShareableHandle", nullptr);
     find_either(memory_import_, "cuMemImportFromShareableHandle", nullptr);
     find_either(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode",

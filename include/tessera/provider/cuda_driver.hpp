@@ -34,6 +34,7 @@ class cuda_device {
   static constexpr bool map_grants_access = false;
   static constexpr bool unmap_wants_size = true;
   static constexpr bool copies_page_locked = true;
+  static constexpr bool trusts_handles = true;  // so does the driver
   struct event {
     detail::cuda::event_handle handle = nullptr;  ///< a CUevent; null if none was recorded
   };
@@ -80,6 +81,9 @@ class cuda_device {
     return call("cuEventSynchronize", [&](auto& cu) { return cu.event_synchronize(mark.handle); });
   }
   void discard(event& mark) noexcept { state_->positions.destroy(mark.handle); }
+
+  /// False for a stream that ended. It may have left work, so this then waits for the device. True if the driver cannot tell.
+  [[nodiscard]] bool has_stream(stream_id stream) noexcept { return state_->positions.exists(stream); }
 
   /// Records an event, because CUDA does not number the work of a stream.
   [[nodiscard]] std::uint64_t position(stream_id stream) noexcept {

@@ -46,6 +46,15 @@ class stream_positions {
     return r != not_ready && context_.succeeded("cuEventQuery", r);
   }
 
+  /// Whether a stream exists. One that ended may have left work, so this then waits for the device.
+  [[nodiscard]] bool exists(stream_id stream) const noexcept {
+    const cuda::calls& cu = context_.calls();
+    unsigned flags = 0;
+    const context_guard here(context_);
+    return !here || cu.stream_get_flags == nullptr ||
+           cu.stream_get_flags(handle_of(stream), &flags) != invalid_handle ||
+           !context_.succeeded("cuCtxSynchronize", cu.context_synchronize());
+  }
   /// Returns the position after the work submitted to a stream. If no event can be recorded, it completes with a later one.
   [[nodiscard]] std::uint64_t position(stream_id stream) {
     const std::lock_guard lock(mutex_);
@@ -53,7 +62,7 @@ class stream_positions {
   }
   [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) {
     const std::lock_guard lock(mutex_);
-    return poll(streams_[stream]) >= at;
+    return settle(stream, at);
   }
   [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id of, std::uint64_t at) const {
     const std::lock_guard lock(mutex_);
@@ -62,10 +71,11 @@ class stream_positions {
   [[nodiscard]] bool make_wait(stream_id stream, stream_id of, std::uint64_t at) {
     if (stream == of) return true;
     const std::lock_guard lock(mutex_);
-    stream_state& other = streams_[of];
-    if (poll(other) < at) {
+    if (settle(of, at)) {
+      if (!exists(stream)) return false;
+    } else {
       const marker* found = nullptr;
-      for (const marker& m : other.pending) {
+      for (const marker& m : streams_[of].pending) {
         if (m.position >= at && found == nullptr) found = &m;
       }
       if (found == nullptr) return false;
@@ -103,6 +113,12 @@ class stream_positions {
       l.pending.pop_front();
     }
     return l.completed;
+  }
+  /// Whether a position is complete. If no event tells, asks whether the stream exists.
+  [[nodiscard]] bool settle(stream_id stream, std::uint64_t at) {
+    stream_state& known = streams_[stream];
+    if (poll(known) < at && known.pending.empty() && !exists(stream)) known.completed = known.last;
+    return known.completed >= at;
   }
   std::uint64_t add_event(stream_id stream, stream_state& l) const {
     (void)poll(l);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
 #include <type_traits>
 
 #include <tessera/core/types.hpp>
@@ -74,6 +73,8 @@
 /// |                    |         | Callers then copy through buffers that register_memory() locked        |
 /// | has_contents       | true    | The memory keeps what is copied to it. False for a device that is      |
 /// |                    |         | simulated: its copies move no bytes                                    |
+/// | trusts_handles     | false   | has_stream() may crash for a stream that never existed, because a      |
+/// |                    |         | stream is a pointer. Laws then ask only for streams that existed       |
 /// | gives_in_parts     | false   | Its free memory is in several parts, so a request may fail although    |
 /// |                    |         | that many bytes are free. would_fit refuses such a provider            |
 ///
@@ -395,17 +396,6 @@ template <provider::device_provider D>
   return true;
 }
 
-/// Waits for an event recorded on a stream. Returns whether the wait succeeded; nothing if no event was
-/// recorded.
-template <provider::event_provider D>
-std::optional<bool> wait_for_event(D& device, stream_id stream) noexcept {
-  typename D::event event{};
-  if (!device.record(stream, event)) return std::nullopt;
-  const bool is_done = device.wait(event);
-  device.discard(event);
-  return is_done;
-}
-
 /// Whether the work submitted to a stream is done; true if the device has no events. Never waits.
 template <provider::device_provider D>
 bool is_work_done(D& device, stream_id stream) noexcept {
@@ -423,7 +413,11 @@ bool is_work_done(D& device, stream_id stream) noexcept {
 template <provider::device_provider D>
 bool finish_work(D& device, stream_id stream) noexcept {
   if constexpr (provider::event_provider<D>) {
-    if (const std::optional<bool> is_done = wait_for_event(device, stream)) return *is_done;
+    if (typename D::event event{}; device.record(stream, event)) {
+      const bool is_done = device.wait(event);
+      device.discard(event);
+      return is_done;
+    }
   }
   // No event can be recorded on a stream that has ended, and its work counts as done.
   if (!has_stream(device, stream)) return true;

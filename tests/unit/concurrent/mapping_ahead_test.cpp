@@ -91,11 +91,21 @@ TEST(mapping_ahead, a_refusal_is_quiet_and_takes_nothing_from_others) {
 TEST(mapping_ahead, a_device_that_fails_is_asked_again) {
   simulated_device device;
   ahead memory({.low = 40_MiB, .high = 40_MiB, .enabled = false}, device_ref(device));
-  for (std::uint64_t call = 1; call <= 4; ++call) {  // reserve, create, map, grant
+  device.fail_call(2);  // create; the first call is reserve
+  EXPECT_FALSE(memory.map_ahead());
+  for (std::uint64_t call = 1; call <= 3; ++call) {  // create, map, grant
     device.fail_call(call);
     EXPECT_FALSE(memory.map_ahead());
     EXPECT_STREQ(memory.audit(), nullptr);
   }
+  EXPECT_TRUE(memory.map_ahead());
+  EXPECT_EQ(memory.current_usage().cached, 40_MiB);
+}
+
+TEST(mapping_ahead, asks_for_fewer_addresses_if_those_of_a_range_are_refused) {
+  simulated_device device;
+  ahead memory({.low = 40_MiB, .high = 40_MiB, .enabled = false}, device_ref(device));
+  device.fail_call(1);
   EXPECT_TRUE(memory.map_ahead());
   EXPECT_EQ(memory.current_usage().cached, 40_MiB);
 }

@@ -211,6 +211,49 @@ TEST_F(cuda_driver_test, waits_for_all_work_if_a_stream_has_ended) {
   EXPECT_EQ(device.last_error(), "cuEventRecord: CUDA_ERROR_INVALID_HANDLE");
 }
 
+TEST_F(cuda_driver_test, knows_which_streams_ended) {
+  cuda_device device(load(), 0);
+  EXPECT_TRUE(device.has_stream({}) && device.has_stream(a));
+  EXPECT_EQ(cuda.count("cuCtxSynchronize"), 0);
+  cuda.hold(1);
+  cuda.submit(0, handle_of(a));
+  cuda_device::event mark;
+  ASSERT_TRUE(device.record(a, mark));
+  const std::uint64_t before = device.position(a);
+  cuda.end_stream(0, handle_of(a));
+  EXPECT_FALSE(device.is_done(a, before)) << "its work goes on";
+  EXPECT_FALSE(device.has_stream(a));
+  EXPECT_TRUE(device.query(mark)) << "work of a stream that does not exist is done";
+  EXPECT_TRUE(device.is_done(a, device.position(a)));
+  law::provider_check_result found;
+  law::detail::missing_stream(found, device, a);
+  EXPECT_STREQ(found.broken, nullptr);
+  device.discard(mark);
+  cuda.fail(1, 100, 700);
+  EXPECT_TRUE(device.has_stream(a)) << "an error is no answer";
+}
+
+template <typename Recipe>
+void outlive_a_recorded_stream(const cuda_driver& driver, const fake_cuda& cuda) {
+  caching_allocator<Recipe, cuda_device> pool{cuda_device(driver, 0)};
+  const stream_id ending{0x3000 + cuda.calls()};  // never used before
+  void* const p = pool.allocate(100_MiB, a);
+  EXPECT_TRUE(pool.record_stream(p, ending));
+  cuda.end_stream(0, handle_of(ending));
+  pool.deallocate(p);
+  pool.trim();
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
+  void* const q = pool.allocate(200_MiB, b);  // of 256 MiB
+  EXPECT_FALSE(pool.record_stream(q, ending));
+  pool.deallocate(q);
+}
+TEST_F(cuda_driver_test, keeps_no_block_for_a_stream_that_ended) {
+  outlive_a_recorded_stream<pytorch<>>(load(), cuda);
+  outlive_a_recorded_stream<cuda_async>(load(), cuda);
+  outlive_a_recorded_stream<pinned_packed>(load(), cuda);
+}
+
 TEST_F(cuda_driver_test, orders_streams_by_waits) {
   cuda_device device(load(), 0);
   cuda.hold(1);

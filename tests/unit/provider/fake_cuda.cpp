@@ -419,6 +419,12 @@ int cuStreamSynchronize(void* stream) {
   if (d.ended.contains(on)) return invalid_handle;
   return finish(d, on, d.streams[on].given), success;
 }
+int cuStreamGetFlags(void* stream, unsigned* flags) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuStreamGetFlags")) return failed;
+  return d.ended.contains({device_of(current), stream}) ? invalid_handle : (*flags = 0, success);
+}
 int cuStreamWaitEvent(void* stream, void* e, unsigned flags) {
   driver& d = all();
   const lock held(d.mutex);

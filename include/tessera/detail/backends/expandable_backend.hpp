@@ -119,7 +119,8 @@ struct expandable_backend : range_backend_defaults {
     /// range as large as the device then stays, as in PyTorch 2.6, and later requests use it. Another one is not reserved.
     template <bool KeepsShort>
     [[nodiscard]] block* new_range(free_list& list, std::size_t size, const range_growth& growth) noexcept {
-      const bool is_limited = !KeepsShort || growth.range < manager_.provider().capacity();
+      const bool is_limited =
+          !KeepsShort || growth.range < manager_.provider().capacity() || size <= growth.range;
       block* const whole = ranges_.reserve_range(list, is_limited ? size : growth.mapping, growth);
       if (whole == nullptr || whole->size >= size) return whole;
       manager_.report(Manager::action::refused, 0, growth.mapping, growth.mapping, list);

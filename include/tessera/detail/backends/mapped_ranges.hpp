@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <utility>
 
 #include <tessera/detail/backends/backend.hpp>
 #include <tessera/detail/backends/physical_chunks.hpp>
@@ -125,14 +126,24 @@ class mapped_ranges {
     return offset + size <= free.size ? offset : 0;
   }
 
-  /// Reserves a range. Returns its only block, which is unmapped. Returns null if the device refuses or host
-  /// memory ran out.
-  [[nodiscard]] block* reserve_range(free_list& list, std::size_t size, const range_growth& growth) noexcept {
-    const std::size_t bytes =
-        align_up(growth.range < max_request ? growth.range : max_request, growth.mapping);
-    if (bytes < size) return nullptr;
-    void* const memory = provider().reserve(bytes, alignment_of(growth.mapping));
-    if (memory == nullptr) return nullptr;
+  /// Reserves a range for `size` bytes or more. If the allocator has many ranges, or if the device refuses, it is shorter
+  /// than the policy wants. If the device has no addresses for `size` bytes, gives idle memory and its ranges back, unless
+  /// `makes_room` is false.
+  /// Returns its only block, which is unmapped. Returns null if the device refuses or host memory ran out.
+  [[nodiscard]] block* reserve_range(free_list& list, std::size_t size, const range_growth& growth,
+                                     bool makes_room = true) noexcept {
+    const std::size_t max = align_up(smaller(growth.range, max_request), growth.mapping);
+    if (max < size) return nullptr;
+    const std::size_t min = align_up(size, growth.mapping);
+    std::size_t bytes = larger(min, smaller(max, align_up(range_wanted(list), growth.mapping)));
+    void* memory = nullptr;
+    while ((memory = provider().reserve(bytes, alignment_of(growth.mapping))) == nullptr) {
+      if (bytes > min) {
+        bytes = larger(min, align_up(bytes / 2, growth.mapping));
+      } else if (!std::exchange(makes_room, false) || !release_idle()) {
+        return nullptr;
+      }
+    }
     block* const whole = insert_range(list, reinterpret_cast<std::uintptr_t>(memory), bytes);
     if (whole == nullptr) {
       (void)provider().unreserve(memory, bytes);
@@ -360,6 +371,7 @@ class mapped_ranges {
     fresh->next_range = *before;
     *before = fresh;
     ++list.segments;
+    ++ranges_;
     fresh->list = &list;
     fresh->link(*fresh, *fresh);
     fresh->links[0] = fresh->links[1] = fresh;
@@ -372,12 +384,32 @@ class mapped_ranges {
     while (*before != &range) before = &(*before)->next_range;
     *before = range.next_range;
     --whole.list->segments;
+    --ranges_;
     manager_.erase_range(range);
     manager_.erase_block(whole);
   }
 
  private:
   [[nodiscard]] provider_type& provider() noexcept { return manager_.provider(); }
+
+  /// The addresses that a new range may take, so that any number of ranges fits into 47 bits: those of n ranges are at most
+  /// an eighth of all, times about the logarithm of n. A list with little room gets as much as it has, so its ranges are few.
+  [[nodiscard]] std::size_t range_wanted(const free_list& list) const noexcept {
+    constexpr std::size_t eighth = std::size_t{1} << 44;
+    std::size_t own = 0;
+    for (const segment* range = list.ranges; range != nullptr; range = range->next_range) own += range->size;
+    return larger(own, eighth / (ranges_ + 1));
+  }
+  /// Gives all idle memory back. Returns whether there was any.
+  bool release_idle() noexcept {
+    bool any = false;
+    manager_.for_each_releasable([&](block& idle) {
+      const bool works = release(idle) > 0;
+      any = any || works;
+      return works;
+    });
+    return any;
+  }
 
   /// Alignment of every chunk address, in bytes, for pages of this size: its largest power-of-two divisor.
   [[nodiscard]] static std::size_t alignment_of(std::size_t page) noexcept { return page & (~page + 1); }
@@ -426,6 +458,7 @@ class mapped_ranges {
   Manager& manager_;
   chunks_type chunks_{manager_.counters().device_bytes};
   std::size_t alignment_ = std::size_t{1} << 62;
+  std::size_t ranges_ = 0;  // their number
 };
 
 }  // namespace tessera::inline v0_1::detail

@@ -57,6 +57,10 @@ class stitched_ranges {
     ranges_.chunks().retry_orphaned(manager_.provider());
     const placement found = placement_search(size, growth.mapping, should_save_pages).best(list);
     if (found.first != nullptr || growth.range == 0) return found;
+    if (reserves_left_ > 0)
+      --reserves_left_;
+    else if (manager_.may_wait())
+      unreserve_empty_ranges();
     (void)ranges_.reserve_range(list, size, growth);
     return placement_search(size, growth.mapping, should_save_pages).best(list);
   }
@@ -150,7 +154,7 @@ class stitched_ranges {
   /// Frees unused host memory, and gives back ranges without mapped memory. If nothing is reserved, resets
   /// the peaks.
   void shrink() noexcept {
-    ranges_.for_each_range([this](segment& range) { ranges_.unreserve_if_empty(range); });
+    unreserve_empty_ranges();
     ranges_.shrink();
     if (manager_.counters().reserved() != 0) return;
     peak_active_ = 0;
@@ -158,6 +162,16 @@ class stitched_ranges {
   }
 
  private:
+  /// Gives back ranges without mapped memory. Before the number of ranges doubles, this runs by itself: streams that moved on
+  /// leave such ranges behind, and each walk over idle memory would visit their lists.
+  void unreserve_empty_ranges() noexcept {
+    std::size_t kept = 0;
+    ranges_.for_each_range([&](segment& range) {
+      if (!range.first().is_unmapped() || range.first().is_split()) ++kept;
+      ranges_.unreserve_if_empty(range);
+    });
+    reserves_left_ = kept + 64;
+  }
   /// Finds the block in which a placement begins. Call again after unmapping: blocks changed.
   static void find_first_block(placement& at, const free_list& list) noexcept {
     const segment* range = list.ranges;
@@ -255,7 +269,8 @@ class stitched_ranges {
   Manager& manager_;
   mapped_ranges<Manager> ranges_;
   chunk* detached_ = nullptr;
-  std::uintptr_t next_begin_ = 0;  // start address of the next block, or 0
+  std::size_t reserves_left_ = 64;  // until empty ranges go back
+  std::uintptr_t next_begin_ = 0;   // start address of the next block, or 0
   std::size_t peak_active_ = 0;
   std::size_t peak_reserved_ = 0;
 };

@@ -287,10 +287,11 @@ class block_manager {
 
   // Streams.
 
-  /// Records that a stream uses a live block. Returns false if host memory ran out or the stream does not
-  /// exist.
+  /// Records that a stream uses a live block. Returns false if host memory ran out, or if the device may be asked and the
+  /// stream does not exist.
   [[nodiscard]] bool record_stream(block& live, stream_id stream) noexcept {
-    return has_stream(provider_, stream) && pending_.record(live, stream, !may_wait());
+    const bool asks = may_wait();
+    return (!asks || has_stream(provider_, stream)) && pending_.record(live, stream, !asks);
   }
   /// Frees the pending blocks whose events have completed, or waits for all. Does nothing while the device must not be asked.
   ///   Returns:  whether it freed any block

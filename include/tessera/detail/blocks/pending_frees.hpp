@@ -35,8 +35,8 @@ struct use_queue {
 /// Keeps freed blocks pending until the streams recorded for them have reached the free.
 ///
 /// Recording a use takes all its host memory, so that a free needs none. If the device fails to record an
-/// event, recording is tried again later, and the block stays pending. A stream that has ended has no work
-/// and needs no event.
+/// event, recording is tried again later, and the block stays pending; wait() needs no event. A stream that has
+/// ended has no work and needs no event.
 ///
 /// While an extension forbids it, the device must not be asked for events. A block that is freed meanwhile is set
 /// aside. Later, the uses recorded in between are dropped, and the others get events.
@@ -183,8 +183,9 @@ class pending_frees {
     }
   }
 
-  /// Waits for every event so far of the blocks for which which(block) is true. Then calls completed(block&)
-  /// for each block whose last event has completed. If the device fails, blocks stay pending.
+  /// Waits for every event so far of the blocks for which which(block) is true. Where the device failed to record one, waits
+  /// for all work of the stream. Then calls completed(block&) for each block whose last event has completed. If the device
+  /// fails, blocks stay pending.
   ///
   /// A use that is waited for is in no queue, so that no concurrent call completes it. Other uses may come
   /// and go.
@@ -196,7 +197,7 @@ class pending_frees {
       for (std::size_t left = queue->uses; left > 0; --left) {
         use* const first = take_first(*queue, which);
         if (first == nullptr) break;
-        if (!has_event(*first, device) || (first->recorded && !device.wait(first->event))) {
+        if (!(first->recorded ? device.wait(first->event) : finish_work(device, queue->stream))) {
           first->next = queue->oldest;
           if (queue->oldest == nullptr) queue->newest = first;
           queue->oldest = first;

@@ -133,9 +133,7 @@ class stream_sharing {
     }
   }
   /// Waits for all work submitted to the stream so far. Returns false if the device failed.
-  bool wait_for(stream_id stream) noexcept {
-    return wait_for_event(manager_.provider(), stream).value_or(false);
-  }
+  bool wait_for(stream_id stream) noexcept { return finish_work(manager_.provider(), stream); }
 
   // The search of take_from_other_streams.
 
