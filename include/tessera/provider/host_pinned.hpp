@@ -210,7 +210,7 @@ class host_pinned {
     return ask("import_memory", nullptr, 0, [&] {
       return fault != nullptr ? fault
                               : state_->physical_memory.adopt(std::move(request.file), request.bytes,
-                                                              request.kind, memory.number);
+                                                              request.kind, name.number, memory.number);
     });
   }
 #endif

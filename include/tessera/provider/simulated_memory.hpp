@@ -370,7 +370,7 @@ struct simulated_machine : reference_count {
 /// A process on one device of a simulated machine: its addresses and its handles of physical memory. The
 /// destructor gives back all of them, as the end of a process does.
 ///   Source:  the rules of sharing follow CANN's acl.rt.mem_export_to_shareable_handle: memory is exported
-///            once, and imported by other processes before the exporter destroys it
+///            once, and imported once by each other process, before the exporter destroys it
 class simulated_process : public reference_count {
  public:
   /// A `seed` other than 0 lets simulated_places choose addresses.
@@ -400,7 +400,9 @@ class simulated_process : public reference_count {
   }
   [[nodiscard]] simulated_outcome destroy(std::uint64_t handle) {
     if (find(handle) == nullptr) return no_handle;
-    held_bytes_ -= handles_.extract(handle).memory->bytes();
+    const held gone = handles_.extract(handle);
+    held_bytes_ -= gone.memory->bytes();
+    if (is_imported(gone)) imported_.extract(key_of(gone));
     return {};
   }
   [[nodiscard]] simulated_outcome map(const void* p, std::size_t bytes, std::uint64_t handle, bool granted) {
@@ -422,7 +424,7 @@ class simulated_process : public reference_count {
   [[nodiscard]] simulated_outcome export_memory(std::uint64_t handle, provider::importers who) {
     held* const m = find(handle);
     if (m == nullptr) return no_handle;
-    if (m->imported) return {"imported memory cannot be exported"};
+    if (is_imported(*m)) return {"imported memory cannot be exported"};
     if (m->exported.has_value()) return {"the memory is exported already"};
     m->exported.emplace(who);
     return {};
@@ -446,7 +448,11 @@ class simulated_process : public reference_count {
     if (!m->exported->may_import(number_)) return {"this process is not listed"};
     if (m->memory->device() != memory_->device() && !peers_[m->memory->device()])
       return {"the memory is on another device, without peer access"};
-    return hold({.memory = m->memory, .imported = true}, handle) ? simulated_outcome{} : out_of_host_memory;
+    if (is_imported(*m)) return {imported_already};
+    if (!imported_.insert(key_of(*m), {})) return out_of_host_memory;
+    if (hold({.memory = m->memory}, handle)) return {};
+    imported_.extract(key_of(*m));
+    return out_of_host_memory;
   }
   [[nodiscard]] simulated_outcome enable_peer_access(unsigned device) {
     if (device == memory_->device()) return {"a device is no peer of itself"};
@@ -468,7 +474,6 @@ class simulated_process : public reference_count {
   /// The memory behind a handle.
   struct held {
     counted_ptr<simulated_piece> memory;
-    bool imported = false;
     bool mapped = false;
     std::optional<importer_list> exported{};
   };
@@ -515,7 +520,14 @@ class simulated_process : public reference_count {
   ordered_map<held> handles_;
   std::uint64_t last_handle_ = 0;
   std::size_t held_bytes_ = 0;
+  struct imported {};
   std::array<bool, simulated_machine::max_devices> peers_{};  // devices to which this process has access
 };
 
 }  // namespace tessera::inline v0_1::detail
+  [[nodiscard]] static std::uint64_t key_of(const held& m) noexcept { return address_of(&*m.memory); }
+  /// Whether this process has a handle of the memory by an import.
+  [[nodiscard]] bool is_imported(const held& m) const noexcept {
+    return imported_.find(key_of(m)) != nullptr;
+  }
+  ordered_map<imported> imported_;  // by the address of the piece

@@ -101,7 +101,12 @@ TEST(host_pinned_sharing, outlives_the_exporter) {
   ASSERT_TRUE(way.receive(shared));
   ASSERT_TRUE(device.import_memory(shared, first)) << device.last_error();
   ASSERT_TRUE(device.import_memory(shared, second)) << device.last_error();
-  std::byte *const p = map_somewhere(device, first), *const q = map_somewhere(device, second);
+  EXPECT_FALSE(device.import_memory(shared, second));
+  EXPECT_TRUE(says(device, "imported already; destroy it first")) << device.last_error();
+  EXPECT_EQ(second, physical{});
+  std::byte* const p = map_somewhere(device, first);
+  ASSERT_TRUE(device.destroy(first));  // mapped memory stays
+  std::byte* const q = map_somewhere(device, second);
   ASSERT_TRUE(p != nullptr && q != nullptr);
   p[size - 1] = std::byte{9};
   EXPECT_TRUE(way.pass());
@@ -449,7 +454,7 @@ TEST(host_pinned_sharing, takes_calls_from_several_threads) {
     if (!way.receive(shared)) return 1;
     std::vector<std::thread> threads;
     std::atomic<int> failed = 0;
-    for (int t = 0; t < 4; ++t) {
+    for (const shareable& shared : exported) {
       threads.emplace_back([&] {
         for (int i = 0; i < 25; ++i) {
           physical memory;
@@ -462,10 +467,12 @@ TEST(host_pinned_sharing, takes_calls_from_several_threads) {
     return way.pass() ? 0 : 3;
   });
   host_pinned device{loose};
-  physical memory;
-  shareable shared;
-  ASSERT_TRUE(device.create(size, page_kind::normal, memory));
-  ASSERT_TRUE(device.export_memory(memory, importers::any, shared) && way.send(shared));
+  for (int i = 0; i < 4; ++i) {
+    physical memory;
+    shareable shared;
+    ASSERT_TRUE(device.create(size, page_kind::normal, memory));
+    ASSERT_TRUE(device.export_memory(memory, importers::any, shared) && way.send(shared));
+  }
   for (int i = 0; i < 100; ++i) {  // while others import
     physical more;
     shareable too;

@@ -116,13 +116,34 @@ TYPED_TEST(sharing, lets_any_process_import_what_is_exported_to_any) {
   const shareable name = exported(first, created(first, 2_MiB), importers::any);
   EXPECT_FALSE(first.allow(name, second.process()));
   EXPECT_EQ(rule(first), "any process may import the memory");
+  TypeParam third = first.another_process();
   physical one, two;
-  EXPECT_TRUE(second.import_memory(name, one) && second.import_memory(name, two));
-  EXPECT_NE(one, two);  // each must be destroyed
+  EXPECT_TRUE(second.import_memory(name, one) && third.import_memory(name, two));
   EXPECT_TRUE(second.destroy(one));
   EXPECT_FALSE(second.destroy(one));
+  EXPECT_EQ(third.held().named, 2_MiB);
+  EXPECT_TRUE(third.destroy(two));
+}
+
+TYPED_TEST(sharing, imports_once_until_the_handle_is_destroyed) {
+  TypeParam first;
+  TypeParam second = first.another_process(), bank = second.another_bank({});
+  const shareable name = exported(first, created(first, 2_MiB), importers::any);
+  physical one, two;
+  EXPECT_TRUE(second.import_memory(name, one));
+  for (TypeParam* const d : {&second, &bank}) {
+    EXPECT_FALSE(d->import_memory(name, two));
+    EXPECT_EQ(rule(*d), "a handle of this memory was imported already; destroy it first");
+    EXPECT_STREQ(d->take_refusal().text(), d->last_error());
+    EXPECT_EQ(two, physical{});
+  }
   EXPECT_EQ(second.held().named, 2_MiB);
-  EXPECT_TRUE(second.destroy(two));
+  void* const range = second.reserve(2_MiB, 2_MiB);
+  EXPECT_TRUE(second.map(range, 2_MiB, one) && second.destroy(one));
+  EXPECT_TRUE(second.import_memory(name, two));  // mapped memory needs no handle
+  EXPECT_NE(one, two);
+  EXPECT_TRUE(second.unmap(range, 2_MiB) && second.destroy(two));
+  EXPECT_EQ(second.held().handles, 0u);
 }
 
 TYPED_TEST(sharing, exports_once_and_only_what_was_created_here) {
