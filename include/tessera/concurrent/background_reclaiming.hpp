@@ -175,6 +175,7 @@ namespace tessera::inline v0_1::concurrent {
 /// The first pending block starts the thread. It waits while no block is pending, and ends with the
 /// allocator. If the thread cannot be started, callers do its work, as without `enabled`. With
 /// `evict_every`, it starts with the allocator, and also calls evict_idle(), for policies such as evict_after.
+/// A forked process does not have the thread, and may destroy the allocator.
 ///   Source:  PyTorch's pinned_use_background_threads, whose thread starts with the first miss and never
 ///            waits
 template <typename Allocator>
