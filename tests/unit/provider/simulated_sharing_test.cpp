@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -246,6 +248,31 @@ TYPED_TEST(sharing, releases_everything_when_a_process_ends) {
   void* const range = first.reserve(4_MiB, 2_MiB);
   EXPECT_TRUE(first.map(range, 4_MiB, imported) && first.unmap(range, 4_MiB) && first.destroy(imported));
   EXPECT_EQ(first.used(), 0u);
+}
+
+TYPED_TEST(sharing, processes_share_no_addresses) {
+  TypeParam first, other = first.another_device({.device = 1});
+  std::vector<TypeParam> processes;
+  for (int i = 0; i < 3; ++i) processes.push_back(first.another_process());
+  processes.push_back(first.another_device({.device = 254}));
+  processes.push_back(std::move(first));
+  processes.push_back(std::move(other));
+  std::map<std::uintptr_t, std::size_t> ranges;  // bytes by begin
+  for (const std::size_t bytes : {300_GiB, 800_GiB, 3 * 1024_GiB, 2_MiB, 64 * 1024_GiB, 700_GiB}) {
+    for (TypeParam& p : processes) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(p.reserve(bytes, 1_GiB));
+      ASSERT_NE(begin, 0u) << p.last_error();
+      EXPECT_EQ(begin % 1_GiB, 0u);
+      EXPECT_TRUE(ranges.emplace(begin, bytes).second);
+    }
+  }
+  for (auto r = ranges.begin(); std::next(r) != ranges.end(); ++r)
+    EXPECT_LE(r->second, std::next(r)->first - r->first);
+  TypeParam& last = processes.front();
+  EXPECT_EQ(last.reserve(std::size_t{1} << 56, 2_MiB), nullptr);
+  EXPECT_EQ(rule(last), "no addresses are left");
+  EXPECT_NE(last.reserve(std::size_t{1} << 55, 2_MiB), nullptr);
+  EXPECT_EQ(last.reserve(std::size_t{1} << 55, 2_MiB), nullptr);
 }
 
 TYPED_TEST(sharing, outlives_the_first_process) {
