@@ -127,6 +127,40 @@ TYPED_TEST(host_memory, that_has_run_out_fails_requests_and_loses_nothing) {
 }
 
 // The call that needs some fails with a reason. What the others hold can be given back.
+TEST(host_memory, that_runs_out_counts_as_refused_by_a_simulated_device) {
+  simulated_device device;
+  simulated_device::physical memory;
+  simulated_device::shareable name;
+  ASSERT_TRUE(device.create(2_MiB, page_kind::normal, memory));
+  ASSERT_TRUE(device.export_memory(memory, provider::importers::listed, name));
+  fails_for = 1;
+  const auto is_refused = [&](auto make_call) {
+    const std::uint64_t before = device.calls().refused;
+    asked = 0;
+    fails_at = 1;
+    const bool works = make_call();
+    fails_at = 0;
+    return !works && device.calls().refused == before + 1 && device.used() == 2_MiB;
+  };
+  EXPECT_TRUE(is_refused([&] { return device.allow(name, 7); }));
+  EXPECT_TRUE(is_refused([&] { return device.acquire(2_MiB) != nullptr; }));
+  EXPECT_TRUE(is_refused([&] { return device.create(2_MiB, page_kind::normal, memory); }));
+  EXPECT_TRUE(is_refused([&] { return device.make_wait(stream_id{1}, stream_id{2}, 1); }));
+}
+
+TEST(host_memory, that_runs_out_makes_a_constructor_of_a_simulated_device_throw) {
+  const simulated_device device;
+  for (int way = 0; way < 2; ++way) {
+    asked = 0;
+    fails_at = fails_for = 1;
+    EXPECT_THROW(way == 0 ? simulated_device() : device.another_process(), std::bad_alloc);
+    fails_at = 0;
+    EXPECT_EQ(asked, 1u);
+  }
+  simulated_device next = device.another_process();
+  EXPECT_NE(next.acquire(2_MiB), nullptr);
+}
+
 TEST(host_memory, that_runs_out_fails_calls_of_a_simulated_device) {
   std::uint64_t k = 1;
   for (bool failed = true; failed; ++k) {

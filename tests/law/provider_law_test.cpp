@@ -4,7 +4,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
+#include <tessera/debug/checked_provider.hpp>
 #include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -63,6 +65,30 @@ TEST(provider_law, holds_and_leaves_the_device_unchanged) {
   EXPECT_EQ(device.in_use(), 0u);
 }
 
+TEST(provider_law, holds_while_events_are_held) {
+  provider::simulated_device device, begun;
+  device.hold_events(true);
+  EXPECT_STREQ(law::provider(device, 2_MiB, stream_id{1}).broken, nullptr);
+  debug::checked_provider<provider::simulated_device> checked(std::move(begun));
+  auto mark = decltype(checked)::event{};
+  for (const stream_id stream : {stream_id{1}, stream_id{2}}) {
+    checked.inner().submit(stream, 5'000);
+    ASSERT_TRUE(checked.record(stream, mark));
+    EXPECT_FALSE(checked.query(mark));
+    checked.inner().advance(10'000);
+    EXPECT_TRUE(checked.query(mark) && checked.is_done(stream, 1));
+    checked.inner().hold_events(true);
+    EXPECT_TRUE(checked.query(mark) && checked.is_done(stream, 1)) << "what is ready stays ready";
+    EXPECT_TRUE(checked.is_done(stream_id{7}, 0));
+    checked.inner().submit(stream, 5'000);
+    checked.inner().advance(10'000);
+    ASSERT_TRUE(checked.record(stream, mark));
+    EXPECT_FALSE(checked.query(mark) || checked.is_done(stream, 2));
+    checked.inner().hold_events(false);
+    EXPECT_TRUE(checked.query(mark) && checked.is_done(stream, 2));
+  }
+}
+
 TEST(provider_law, holds_for_simulated_devices) {
   for (const std::size_t capacity : {4_MiB, 80_GiB, unlimited}) {
     for (const std::size_t granularity : {std::size_t{64}, std::size_t{512}, 512_KiB}) {
@@ -78,6 +104,10 @@ TEST(provider_law, holds_for_simulated_devices) {
   provider::simulated_device busy;
   busy.submit({}, 1'000'000'000);
   EXPECT_STREQ(law::provider(busy).broken, nullptr);
+  for (const std::uint64_t seed : {1u, 2u}) {
+    provider::simulated_device scattered{provider::simulated_device::options{.address_seed = seed}};
+    EXPECT_STREQ(law::provider(scattered).broken, nullptr);
+  }
   provider::simulated_device without_huge{provider::simulated_device::options{.huge_budget = 0}};
   EXPECT_STREQ(law::provider(without_huge).broken, nullptr);
 }

@@ -173,17 +173,24 @@ struct imports_from_the_list_alone : lawful {
     return calls().map == 0 && lawful::import_memory(s, m);
   }
 };
+struct imports_twice : lawful {
+  bool import_memory(const shareable& s, physical& m) noexcept {
+    return lawful::import_memory(s, m) ||
+           (calls().import_memory == 3 && lawful::create(2_MiB, page_kind::normal, m));
+  }
+};
 /// Imports memory that is destroyed, too.
 struct imports_ghosts : lawful {
   bool import_memory(const shareable& s, physical& m) noexcept {
     return lawful::import_memory(s, m) ||
-           (held().handles != 0 && calls().import_memory > 2 && lawful::create(2_MiB, page_kind::normal, m));
+           (held().handles != 0 && calls().import_memory > 3 && lawful::create(2_MiB, page_kind::normal, m));
   }
 };
 TEST(sharing_laws, imports) {
   EXPECT_STREQ(broken_by<imports_at_home>(), "import_memory refuses memory of the same process");
   EXPECT_STREQ(broken_by<imports_from_the_list_alone>(),
                "any process can import memory that is exported to any");
+  EXPECT_STREQ(broken_by<imports_twice>(), "import_memory refuses memory of which a handle was imported");
   EXPECT_STREQ(broken_by<imports_ghosts>(), "import_memory refuses memory that the exporter destroyed");
 }
 

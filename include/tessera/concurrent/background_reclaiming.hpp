@@ -10,14 +10,11 @@
 #include <type_traits>
 #include <utility>
 
-#if __has_include(<unistd.h>)
-#include <unistd.h>
-#endif
-
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/own_process.hpp>
 
 namespace tessera::inline v0_1::detail {
 
@@ -30,17 +27,9 @@ class round_worker {
 
   round_worker(round work, void* context, std::chrono::microseconds pause,
                std::chrono::milliseconds period = {}) noexcept
-      : work_(work), context_(context), pause_(pause), period_(period) {
-    std::construct_at(&changed);
-    std::construct_at(&thread);
-  }
+      : work_(work), context_(context), pause_(pause), period_(period) {}
   round_worker& operator=(round_worker&&) = delete;
-  ~round_worker() {
-    if (is_forked()) return;
-    stop();
-    std::destroy_at(&changed);
-    std::destroy_at(&thread);
-  }
+  ~round_worker() { stop(); }
 
   /// Wakes the thread because there is work. Never waits for a round.
   void wake() noexcept {
@@ -48,7 +37,7 @@ class round_worker {
     const std::lock_guard lock(mutex_);
     if (stopped_ || std::exchange(has_work_, true)) return;
     if (is_running()) {
-      changed.notify_one();
+      (*of_thread_).changed.notify_one();
     } else {
       start();
     }
@@ -60,8 +49,8 @@ class round_worker {
       const std::lock_guard lock(mutex_);
       stopped_ = true;
     }
-    changed.notify_one();
-    if (thread.joinable()) thread.join();
+    (*of_thread_).changed.notify_one();
+    if (std::thread& thread = (*of_thread_).thread; thread.joinable()) thread.join();
     running_ = false;
   }
   /// The rounds that have ended, modulo 2^32.
@@ -71,25 +60,22 @@ class round_worker {
   [[nodiscard]] bool finish_round(unsigned before) noexcept {
     if (!is_running() || is_forked()) return false;
     std::unique_lock lock(mutex_);
-    changed.wait(lock, [this, now = ended_rounds()] { return !in_round_ || ended_ != now; });
+    (*of_thread_).changed.wait(lock, [this, now = ended_rounds()] { return !in_round_ || ended_ != now; });
     return ended_ != before;
   }
   [[nodiscard]] bool is_running() const noexcept { return running_; }
 
  private:
-#if __has_include(<unistd.h>)
-  using process_id = pid_t;
-  static process_id this_process() noexcept { return ::getpid(); }
-#else
-  using process_id = int;
-  static process_id this_process() noexcept { return 0; }
-#endif
+  struct parts {
+    std::condition_variable changed;
+    std::thread thread;
+  };
   /// Whether another process started the thread.
-  [[nodiscard]] bool is_forked() const noexcept { return is_running() && process_ != this_process(); }
+  [[nodiscard]] bool is_forked() const noexcept { return is_running() && !of_thread_.is_here(); }
 
   void start() noexcept {
-    process_ = this_process();
-    if (!try_run([this] { thread = std::thread([this] { run(); }); })) {
+    of_thread_.adopt();
+    if (!try_run([this] { (*of_thread_).thread = std::thread([this] { run(); }); })) {
       has_work_ = false;
       return;
     }
@@ -100,9 +86,9 @@ class round_worker {
     std::unique_lock lock(mutex_);
     while (true) {
       if (period_.count() > 0) {
-        changed.wait_for(lock, period_, is_woken);
+        (*of_thread_).changed.wait_for(lock, period_, is_woken);
       } else {
-        changed.wait(lock, is_woken);
+        (*of_thread_).changed.wait(lock, is_woken);
       }
       if (stopped_) return;
       has_work_ = false;
@@ -112,9 +98,9 @@ class round_worker {
       lock.lock();
       in_round_ = false;
       ++ended_;
-      changed.notify_all();
+      (*of_thread_).changed.notify_all();
       has_work_ = has_work_ || more;
-      if (has_work_) changed.wait_for(lock, pause_, [this] { return stopped_; });
+      if (has_work_) (*of_thread_).changed.wait_for(lock, pause_, [this] { return stopped_; });
     }
   }
 
@@ -128,14 +114,7 @@ class round_worker {
   bool in_round_ = false;  // whether a round is going on
   std::atomic<unsigned> ended_{0};
   std::atomic<bool> running_{false};
-  process_id process_{};  // in which the thread started
-  // The destructors of these members would wait for the thread, which a forked process lacks. So they are called by hand.
-  union {
-    std::condition_variable changed;
-  };
-  union {
-    std::thread thread;
-  };
+  own_process<parts> of_thread_;
 };
 
 /// State that a background_reclaiming allocator shares with its provider.
@@ -197,6 +176,7 @@ namespace tessera::inline v0_1::concurrent {
 /// The first pending block starts the thread. It waits while no block is pending, and ends with the
 /// allocator. If the thread cannot be started, callers do its work, as without `enabled`. With
 /// `evict_every`, it starts with the allocator, and also calls evict_idle(), for policies such as evict_after.
+/// A forked process does not have the thread, and may destroy the allocator.
 ///   Source:  PyTorch's pinned_use_background_threads, whose thread starts with the first miss and never
 ///            waits
 template <typename Allocator>

@@ -135,7 +135,7 @@ namespace tessera::inline v0_1::concurrent {
 ///
 /// It maps only what is free: it makes no other memory go back, and fails quietly at the limit, on a full device, and while
 /// a graph is captured. It then tries again after `retry`. If the thread cannot be started, requests map, as without it.
-/// In a forked process, there is no thread.
+/// A forked process does not have the thread, and may destroy the allocator.
 ///   Requires:  0 < low <= high <= the capacity of the provider; otherwise the program aborts
 ///   Cost:      an atomic subtraction for each request of the stream
 ///   Source:    kvcached, whose thread keeps mapped pages between min_reserved_pages and max_reserved_pages

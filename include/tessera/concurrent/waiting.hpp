@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
+#include <tessera/provider/own_process.hpp>
 
 namespace tessera::inline v0_1::concurrent {
 
@@ -103,7 +104,7 @@ class waiting : public detail::wrapping_adaptor<waiting<Allocator, Clock, Change
       lock.unlock();
       got = once();
       lock.lock();
-      in_time = got || (changed_.wait_until(lock, deadline, [&me] { return me.may_succeed; }) &&
+      in_time = got || ((*changed_).wait_until(lock, deadline, [&me] { return me.may_succeed; }) &&
                         Clock::now() < deadline);
     }
     waiter** at = &first_;
@@ -120,13 +121,13 @@ class waiting : public detail::wrapping_adaptor<waiting<Allocator, Clock, Change
     // them.
     for (waiter* w = first_; w != nullptr; w = w->next)
       w->may_succeed = w->may_succeed || w->thread != std::this_thread::get_id();
-    changed_.notify_all();
+    (*changed_).notify_all();
   }
 
   std::chrono::milliseconds timeout_ = default_timeout;
   std::atomic<std::size_t> waiters_{0};
   std::mutex mutex_;
-  Changed changed_;
+  detail::own_process<Changed> changed_;
   waiter* first_ = nullptr;
 };
 

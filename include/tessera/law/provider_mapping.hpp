@@ -351,6 +351,7 @@ void listed_importers(provider_check_result& found, D& exporter, Other& importer
   if (importer.allow(name, importer.process())) return broken(rules::allow_refuses_others);
   if (!exporter.allow(name, importer.process())) return broken(rules::allow_succeeds);
   if (!shared.import_from(name)) return broken(rules::listed_process_imports);
+  if (refused.import_from(name)) return broken(rules::import_refuses_imported);
   if (at_home.import_from(name)) return broken(rules::import_refuses_own);
   if (importer.export_memory(shared.name, provider::importers::any, again))
     return broken(rules::export_refuses_imported);

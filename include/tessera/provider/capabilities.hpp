@@ -37,7 +37,8 @@ struct chunk_traits {
 /// | d.allow(s, process)        | bool         | lists an importer of memory that was exported here to      |
 /// |                            |              | listed processes                                           |
 /// | d.import_memory(s, m)      | bool         | sets `m` to memory that another process exported and still |
-/// |                            |              | holds; may wait for that process, for a bounded time       |
+/// |                            |              | holds; may wait for that process, for a bounded time. Once |
+/// |                            |              | for each name, until the handle is destroyed               |
 ///
 /// Rules:
 ///   "processes have different numbers"
@@ -52,6 +53,7 @@ struct chunk_traits {
 ///   "import_memory refuses a process that is not listed"
 ///   "import_memory refuses memory of the same process"
 ///   "import_memory refuses memory that the exporter destroyed"
+///   "import_memory refuses memory of which a handle was imported"
 ///   "exported memory can be destroyed"
 ///   "each process can destroy its own handle"
 ///   "imported memory can be used after the exporter destroyed its handle"

@@ -40,7 +40,7 @@ class cuda_device {
   };
   struct physical {
     detail::cuda::memory_handle handle = 0;  ///< the driver may give it to other memory later
-    std::uint64_t number = 0;                ///< 0 for none; never used again
+    std::uint64_t number = 0;                ///< 0 for none; imported memory has the exporter's
     std::size_t bytes = 0;                   ///< of the memory
     bool operator==(const physical&) const = default;
   };
@@ -195,22 +195,23 @@ class cuda_device {
     detail::host_import request(std::chrono::seconds(2), [](int, std::size_t bytes, page_kind) noexcept {
       return bytes != 0 ? nullptr : "the exporter sent no memory";
     });
-    const char* const fault = name.file.number != 0 ? request.send(name.file) : request.no_exporter;
+    const char* const fault = name.file.process != 0 ? request.send(name.file) : request.no_exporter;
     const bool by_fabric = fault == request.no_exporter && name.has_fabric;
     if (fault != nullptr && !by_fabric) return asked("import_memory", fault);
-    physical made{0, state_->chunks.next_number(), by_fabric ? name.bytes : request.bytes};
+    physical made{0, name.file.number, by_fabric ? name.bytes : request.bytes};
+    if (const char* const refused = state_->chunks.add_imported(name.file))
+      return asked("import_memory", refused);
     const auto import = [&](auto& cu) {
       std::array<unsigned char, 64> from = name.fabric;
       return by_fabric ? cu.import_fabric(made.handle, from.data())
                        : cu.import_file(made.handle, request.file.get());
     };
-    if (!ask_for("cuMemImportFromShareableHandle", import)) return false;
-    if (!state_->chunks.add_imported(made.number)) {
-      (void)destroy(made);
-      return asked("import_memory", detail::no_host_memory);
-    }
-    memory = made;
-    return true;
+    const bool is_imported = ask_for("cuMemImportFromShareableHandle", import);
+    if (is_imported)
+      memory = made;
+    else
+      state_->chunks.forget(made.number);
+    return is_imported;
   }
   /// Waits for the whole device if the stream no longer exists, because it may have left work.
   bool synchronize(stream_id stream) noexcept {

@@ -60,7 +60,7 @@ static_assert(sizeof(chunks_header) == 24);
 
 /// The name of an exported chunk in other processes: plain bytes. Another machine uses the handle of the fabric.
 struct shareable {
-  host_shareable file{};  ///< number 0 if the chunk has no descriptor
+  host_shareable file{};  ///< process 0 if the chunk has no descriptor
   std::uint64_t bytes = 0;
   bool has_fabric = false;
   std::array<unsigned char, 64> fabric{};  // CUmemFabricHandle
@@ -118,7 +118,7 @@ class chunk_table {
     const std::lock_guard lock(mutex_);
     if (imported_.find(m.number) != nullptr) return "imported memory cannot be exported";
     if (names_.find(m.number) != nullptr) return "the memory is exported already";
-    shareable made{.bytes = m.bytes};
+    shareable made{.file = {token_, m.number, 0}, .bytes = m.bytes};
     // A fabric cannot tell who imports.
     made.has_fabric = to_fabric && who == provider::importers::any &&
                       cu.export_fabric(made.fabric.data(), m.memory) == success;
@@ -133,7 +133,7 @@ class chunk_table {
     if (file >= 0) {
       if (const char* const fault = exports_.add(m.number, file, m.bytes, page_kind::normal, who))
         return fault;
-      made.file = {token_, m.number, ::getpid()};
+      made.file.process = ::getpid();
     }
     if (!names_.insert(m.number, made)) {
       exports_.remove(m.number);
@@ -152,9 +152,12 @@ class chunk_table {
     return name.file.token == token_ ? exports_.allow(name.file.number, process)
                                      : "the memory is not exported here, or destroyed";
   }
-  [[nodiscard]] bool add_imported(std::uint64_t number) noexcept {
+  /// Returns null on success, else the reason.
+  [[nodiscard]] const char* add_imported(const host_shareable& name) noexcept {
     const std::lock_guard lock(mutex_);
-    return imported_.insert(number, {});
+    if (name.token == token_) return "this process exported the memory";
+    if (imported_.find(name.number) != nullptr) return imported_already;
+    return imported_.insert(name.number, {}) ? nullptr : no_host_memory;
   }
   /// Closes the descriptor of a chunk, which was destroyed. Processes that have mapped it keep its memory.
   void forget(std::uint64_t number) noexcept {

@@ -178,9 +178,9 @@ class host_file {
     (gone->next != nullptr ? gone->next->previous : last_) = gone->previous;
     delete gone;
   }
-  /// Gives the room after the last piece back to the disk.
+  /// Gives the room after the last piece back to the disk. A forked process must not, because its parent uses the same file.
   void shrink() noexcept {
-    if (file_ && ::ftruncate(file_.get(), static_cast<off_t>(end_of(last_))) != 0)
+    if (process_ == ::getpid() && file_ && ::ftruncate(file_.get(), static_cast<off_t>(end_of(last_))) != 0)
       return;  // it stays for later
   }
   [[nodiscard]] static const char* why_not_written() noexcept {
@@ -206,6 +206,7 @@ class host_file {
   }
 
   detail::host_descriptor file_;
+  const ::pid_t process_ = ::getpid();  // that made it
   const char* why_ = nullptr;
   std::size_t begin_ = 0;  // of the pieces in the file
   std::size_t used_ = 0;

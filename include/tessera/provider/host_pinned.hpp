@@ -13,6 +13,7 @@
 #include <tessera/provider/host_ranges.hpp>
 #include <tessera/provider/host_stream.hpp>
 #include <tessera/provider/latest_refusals.hpp>
+#include <tessera/provider/own_process.hpp>
 #if defined(__linux__)
 #include <tessera/provider/host_sharing.hpp>
 #endif
@@ -30,9 +31,11 @@ namespace tessera::inline v0_1::provider {
 /// Of a page kind, only the page size and read_only have an effect. Bandwidth and peer access are ignored,
 /// because the host has only one kind of memory.
 ///
-/// It is thread-safe. Calls about streams and events do not wait for calls about memory. After fork(), the
-/// child process has none of the threads. It must not use or destroy an inherited provider. The memory stays
-/// until the child ends or calls exec.
+/// It is thread-safe. Calls about streams and events do not wait for calls about memory.
+///
+/// After fork(), the child process has none of the threads. There, an inherited provider gives and takes no memory, and
+/// last_error() says why; its streams have ended. It may be destroyed, and the memory stays until the child ends or calls exec.
+/// Cached blocks of an inherited allocator must not be used: the parent may use the same pages.
 class host_pinned {
  public:
   static constexpr bool is_thread_safe = true;
@@ -95,11 +98,11 @@ class host_pinned {
   ///     tessera::provider::host_pinned near({.node = 0});
   ///     tessera::provider::host_pinned far = near.another_bank({.node = 1});
   [[nodiscard]] host_pinned another_bank(const options& settings) const {
-    return host_pinned(state_, settings);
+    return host_pinned(*state_, settings);
   }
   /// Whether the other provider is this one, or another bank of it.
   [[nodiscard]] bool shares_addresses_with(const host_pinned& other) const noexcept {
-    return state_ == other.state_;
+    return *state_ == *other.state_;
   }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return bank_->capacity; }
@@ -107,13 +110,15 @@ class host_pinned {
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept { return detail::host_page_size(kind); }
   /// Bytes that count against the capacity: acquired segments and created memory.
   [[nodiscard]] std::size_t used() const noexcept {
+    if (!state_.is_here()) return 0;
     const std::lock_guard lock(state_->mutex);
     return bank_->used();
   }
   /// What this provider and its other banks hold together.
   [[nodiscard]] holdings held() const noexcept {
-    const std::lock_guard lock(state_->mutex);
     holdings now;
+    if (!state_.is_here()) return now;
+    const std::lock_guard lock(state_->mutex);
     const auto add_locked = [&](void*, const auto& range) { now.locked += range.locked ? range.bytes : 0; };
     now.acquired = state_->memory.segments().bytes();
     state_->memory.segments().for_each(add_locked);
@@ -192,7 +197,7 @@ class host_pinned {
     return exported;
   }
   [[nodiscard]] bool exported_name(const physical& memory, shareable& name) const noexcept {
-    if (!state_->exports.has(memory.number)) return false;
+    if (!state_.is_here() || !state_->exports.has(memory.number)) return false;
     name = {state_->token, memory.number, process()};
     return true;
   }
@@ -210,7 +215,7 @@ class host_pinned {
     return ask("import_memory", nullptr, 0, [&] {
       return fault != nullptr ? fault
                               : state_->physical_memory.adopt(std::move(request.file), request.bytes,
-                                                              request.kind, memory.number);
+                                                              request.kind, name.number, memory.number);
     });
   }
 #endif
@@ -230,25 +235,29 @@ class host_pinned {
 
   /// Returns why the latest failed call about memory failed, and a remedy; empty if no call failed.
   [[nodiscard]] std::string last_error() const {
+    if (!state_.is_here()) return is_forked;
     const std::lock_guard lock(state_->mutex);
     return state_->latest.text();
   }
 
-  refusal take_refusal() noexcept { return state_->refused.take(); }
+  refusal take_refusal() noexcept { return state_.is_here() ? state_->refused.take() : refusal(is_forked); }
 
   /// Creates a stream. The default stream, 0, always exists.
   ///   Throws:  std::bad_alloc; std::system_error if the system starts no thread
-  [[nodiscard]] stream_id create_stream() { return state_->streams.create(); }
-  [[nodiscard]] bool has_stream(stream_id stream) noexcept { return state_->streams.find(stream) != nullptr; }
+  [[nodiscard]] stream_id create_stream() {
+    if (!state_.is_here()) detail::fatal(is_forked);
+    return state_->streams.create();
+  }
+  [[nodiscard]] bool has_stream(stream_id stream) noexcept { return find(stream) != nullptr; }
   /// Finishes a stream's work and ends its thread; false if there is no such stream, and for the default stream.
-  bool destroy_stream(stream_id stream) { return state_->streams.destroy(stream); }
+  bool destroy_stream(stream_id stream) { return state_.is_here() && state_->streams.destroy(stream); }
   /// Submits a callable as work of a stream; false if there is no such stream.
   ///   Requires:  the callable does not throw
   ///   Requires:  it does not allocate from this provider, because an allocation may wait for the stream
   ///   Requires:  if the recipe maps pages into ranges, it does not free memory of this provider either
   template <typename F>
   bool submit(stream_id stream, F work) {
-    const auto on = state_->streams.find(stream);
+    const auto on = find(stream);
     return on != nullptr && on->submit(std::move(work)) != 0;
   }
   /// Submits a copy as work of a stream. Host memory outside of the provider is not checked.
@@ -261,12 +270,12 @@ class host_pinned {
   /// Waits until all work submitted to the stream is done. Returns at once if the stream has ended. Returns
   /// false if that work itself calls it, as wait() does.
   bool synchronize(stream_id stream) noexcept {
-    const auto on = state_->streams.find(stream);
+    const auto on = find(stream);
     return on == nullptr || on->wait_for(on->mark());
   }
 
   bool record(stream_id stream, event& mark) noexcept {
-    const auto on = state_->streams.find(stream);
+    const auto on = find(stream);
     if (on == nullptr) return false;
     mark = {stream, on->mark()};
     return true;
@@ -274,23 +283,23 @@ class host_pinned {
   /// An event of a stream that has ended is ready.
   [[nodiscard]] bool query(event& mark) noexcept { return is_done(mark.stream, mark.mark); }
   bool wait(event& mark) noexcept {
-    const auto on = state_->streams.find(mark.stream);
+    const auto on = find(mark.stream);
     return on == nullptr || on->wait_for(mark.mark);
   }
   void discard(event&) noexcept {}
   [[nodiscard]] std::uint64_t position(stream_id stream) noexcept {
-    const auto on = state_->streams.find(stream);
+    const auto on = find(stream);
     return on != nullptr ? on->mark() : 0;
   }
   [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) noexcept {
-    const auto on = state_->streams.find(stream);
+    const auto on = find(stream);
     return on == nullptr || on->has_reached(at);
   }
   [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id of, std::uint64_t at) noexcept {
-    return state_->streams.is_ordered_after(stream, of, at);
+    return !state_.is_here() || state_->streams.is_ordered_after(stream, of, at);
   }
   bool make_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept {
-    return state_->streams.make_wait(stream, of, at);
+    return state_.is_here() && state_->streams.make_wait(stream, of, at);
   }
   /// Makes all further work of a stream wait for an event, like cudaStreamWaitEvent.
   bool make_wait(stream_id stream, const event& mark) noexcept {
@@ -351,6 +360,10 @@ class host_pinned {
     detail::host_streams streams;  // destroyed first: work may use the memory
   };
 
+  static constexpr const char* is_forked =
+      "host_pinned: this process was forked from the one that made the provider, and lacks its threads; make "
+      "another after the fork";
+
   host_pinned(std::shared_ptr<state> shared, const options& settings) : state_(std::move(shared)) {
     detail::host_bank bank{settings.capacity, settings.pin, settings.node,
                            detail::host_node_fault(settings.node)};
@@ -363,6 +376,7 @@ class host_pinned {
   ///   Returns:  whether the call worked
   template <typename F>
   bool run(const char* call, const void* at, std::size_t bytes, F make_call) noexcept {
+    if (!state_.is_here()) return false;
     const std::lock_guard lock(state_->mutex);
     const char* const rule = make_call();
     if (rule != nullptr) state_->latest = {call, at, bytes, rule};
@@ -389,7 +403,12 @@ class host_pinned {
     });
   }
 
-  std::shared_ptr<state> state_;
+  /// Null if there is no such stream here.
+  [[nodiscard]] std::shared_ptr<detail::host_stream> find(stream_id stream) noexcept {
+    return state_.is_here() ? state_->streams.find(stream) : nullptr;
+  }
+
+  detail::own_process<std::shared_ptr<state>> state_;
   detail::host_bank* bank_ = nullptr;  // of the state
 };
 static_assert(ordering_provider<host_pinned> && detail::stream_listing_provider<host_pinned> &&

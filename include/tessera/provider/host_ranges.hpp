@@ -31,7 +31,8 @@ class host_physical {
     host_descriptor file;  ///< empty after destroy()
     std::size_t bytes;
     page_kind kind;
-    host_bank* bank;  ///< null if it is imported
+    host_bank* bank;           ///< null if it is imported
+    std::uint64_t source = 0;  ///< the exporter's number of imported memory
     bool mapped = false;
 
     [[nodiscard]] bool imported() const noexcept { return bank == nullptr; }
@@ -53,10 +54,14 @@ class host_physical {
     return add({std::move(file), bytes, kind, &bank}, number);
   }
 
-  /// Adopts a checked memory file of another process.
+  /// Adopts a checked memory file of another process, which has it under the number `source`.
   [[nodiscard]] const char* adopt(host_descriptor file, std::size_t bytes, page_kind kind,
-                                  std::uint64_t& number) noexcept {
-    return add({std::move(file), bytes, kind, nullptr}, number);
+                                  std::uint64_t source, std::uint64_t& number) noexcept {
+    if (sources_.find(source) != nullptr) return imported_already;
+    if (!sources_.insert(source, {})) return no_host_memory;
+    const char* const fault = add({std::move(file), bytes, kind, nullptr, source}, number);
+    if (fault != nullptr) sources_.extract(source);
+    return fault;
   }
 
   /// The physical memory with this number; null if it was destroyed.
@@ -70,6 +75,7 @@ class host_physical {
     physical_memory* const memory = find(number);
     if (memory == nullptr) return no_memory;
     memory->file = {};
+    if (memory->imported()) sources_.extract(memory->source);
     if (!memory->mapped) erase(number);
     return nullptr;
   }
@@ -107,8 +113,10 @@ class host_physical {
   }
 
   const host_memory* memory_;
+  struct imported_source {};
   std::uint64_t next_;
   ordered_map<physical_memory> physical_;
+  ordered_map<imported_source> sources_;  // of imported memory with a handle
   std::size_t created_ = 0, imported_ = 0;
 };
 

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include <tessera/provider/host_memory.hpp>
+#include <tessera/provider/own_process.hpp>
 #include <tessera/provider/range_map.hpp>
 
 /// Sends memory files between processes. The importer connects to a socket named by the exporter's token. It
@@ -217,11 +218,11 @@ class host_exports {
   explicit host_exports(std::uint64_t token) noexcept : token_(token) {}
   host_exports& operator=(host_exports&&) = delete;
   ~host_exports() {
-    if (!service_.joinable()) return;
+    if (!service_.is_here() || !(*service_).joinable()) return;  // a fork has the same descriptor `ending_`
     const std::uint64_t one = 1;
     while (::write(ending_.get(), &one, sizeof one) < 0 && errno == EINTR) {
     }
-    service_.join();
+    (*service_).join();
   }
 
   ///   Requires:  the file stays open until it is removed
@@ -233,6 +234,7 @@ class host_exports {
     return exported_.insert(number, {file, bytes, kind, importer_list(who)}) ? nullptr : no_host_memory;
   }
   void remove(std::uint64_t number) noexcept {
+    if (!service_.is_here()) return;
     const std::lock_guard lock(mutex_);
     if (exported_.find(number) != nullptr) exported_.extract(number);
   }
@@ -266,7 +268,7 @@ class host_exports {
   };
 
   [[nodiscard]] const char* start() noexcept {
-    if (service_.joinable()) return nullptr;
+    if ((*service_).joinable()) return nullptr;
     host_descriptor listener = host_new_socket(SOCK_NONBLOCK);
     host_descriptor ending{::eventfd(0, EFD_CLOEXEC)};
     const host_socket_name name(token_);
@@ -275,9 +277,10 @@ class host_exports {
       return "the system has no socket; raise the limit of open files (ulimit -n)";
     listener_ = std::move(listener);
     ending_ = std::move(ending);
+    service_.adopt();
     const bool started = try_run([this] {
       clients_.reserve(max_clients);
-      service_ = std::thread([this] { serve(); });
+      *service_ = std::thread([this] { serve(); });
     });
     if (started) return nullptr;
     listener_ = {};  // frees its name
@@ -359,7 +362,7 @@ class host_exports {
   std::vector<client> clients_;  // used by the thread only; oldest first
   mutable std::mutex mutex_;
   ordered_map<exported> exported_;
-  std::thread service_;
+  own_process<std::thread> service_;
 };
 
 }  // namespace tessera::inline v0_1::detail

@@ -11,7 +11,10 @@
 
 namespace tessera::inline v0_1::detail {
 
-inline constexpr const char* no_host_memory = "host memory for bookkeeping ran out";
+/// An array, because its address is compared.
+inline constexpr char no_host_memory[] = "host memory for bookkeeping ran out";
+inline constexpr const char* imported_already =
+    "a handle of this memory was imported already; destroy it first";
 
 [[nodiscard]] inline std::uintptr_t address_of(const void* p) noexcept {
   return reinterpret_cast<std::uintptr_t>(p);

@@ -160,6 +160,7 @@ inline constexpr rule any_process_imports{"any process can import memory that is
 inline constexpr rule import_refuses_unlisted{"import_memory refuses a process that is not listed"};
 inline constexpr rule import_refuses_own{"import_memory refuses memory of the same process"};
 inline constexpr rule import_refuses_destroyed{"import_memory refuses memory that the exporter destroyed"};
+inline constexpr rule import_refuses_imported{"import_memory refuses memory of which a handle was imported"};
 inline constexpr rule exported_memory_can_be_destroyed{"exported memory can be destroyed"};
 inline constexpr rule handles_end_apart{"each process can destroy its own handle"};
 inline constexpr rule imports_stay{"imported memory can be used after the exporter destroyed its handle"};

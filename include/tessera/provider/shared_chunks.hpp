@@ -88,6 +88,7 @@ template <sharing_provider D>
 /// why() is then the reason. The destructor unmaps the chunks. The exporter keeps the block live until the import; after that,
 /// the memory stays until both processes have given it back.
 ///   Requires:  the provider outlives it
+///   Requires:  nothing else imports one of the chunks meanwhile, because a name is imported once at a time
 ///   Requires:  work on the memory has ended when it is destroyed
 template <sharing_provider D>
 class imported_range {

@@ -19,7 +19,7 @@ struct simulated_outcome {
 
   [[nodiscard]] bool works() const noexcept { return broken_rule == nullptr; }
 };
-inline constexpr simulated_outcome out_of_host_memory{no_host_memory, true};
+inline constexpr simulated_outcome out_of_host_memory{no_host_memory};
 
 /// Counts, logs and times the calls of a simulated device. It can make chosen calls fail.
 class simulated_calls {
@@ -94,12 +94,14 @@ class simulated_calls {
     std::uintptr_t address = 0;
     std::size_t bytes = 0;
     stream_id stream{};
+    page_kind pages{};          ///< the requested pages of acquire and create
     bool ok = true;             ///< for a query: whether the event was ready
     std::uint64_t time_ns = 0;  ///< virtual time at which the call returned
   };
   /// The latest calls, oldest first, in one array. It is no std::vector, which takes 0.1 s to compile in every program.
   class call_log {
    public:
+    /// Keeps the latest `limit` calls.
     explicit call_log(std::size_t limit) noexcept : limit_(limit) {}
     call_log(call_log&& other) noexcept
         : limit_(other.limit_),
@@ -115,28 +117,31 @@ class simulated_calls {
     }
     ~call_log() { delete[] first_; }
 
-    [[nodiscard]] const logged* begin() const noexcept { return first_; }
+    [[nodiscard]] const logged* begin() const noexcept { return end() - size(); }
     [[nodiscard]] const logged* end() const noexcept { return first_ + size_; }
-    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    [[nodiscard]] std::size_t size() const noexcept { return smaller(size_, limit_); }
     [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
-    [[nodiscard]] const logged& operator[](std::size_t n) const noexcept { return first_[n]; }
+    [[nodiscard]] const logged& operator[](std::size_t n) const noexcept { return begin()[n]; }
     [[nodiscard]] const logged& back() const noexcept { return first_[size_ - 1]; }
 
-    /// Adds a call. If the log is full, or host memory runs out, drops the oldest, at a cost linear in the length; without any
-    /// memory, drops this call.
+    /// Adds a call. If the log is full, drops the oldest; if host memory runs out, drops the older half; without any memory,
+    /// drops this call.
+    ///   Cost:  constant on average
     void add(const logged& entry) noexcept {
-      if (size_ == room_ && room_ < limit_) grow();
+      if (size_ == room_ && room_ < max_room()) grow();
       if (room_ == 0) return;
       if (size_ == room_) {
-        for (std::size_t n = 1; n < size_; ++n) first_[n - 1] = first_[n];
-        --size_;
+        size_ = smaller(limit_ - 1, room_ / 2);
+        for (std::size_t n = 0; n < size_; ++n) first_[n] = first_[room_ - size_ + n];
       }
       first_[size_++] = entry;
     }
 
    private:
+    /// Twice as much as it keeps, so that calls move only once in a while.
+    [[nodiscard]] std::size_t max_room() const noexcept { return saturating_add(limit_, limit_); }
     void grow() noexcept {
-      const std::size_t room = smaller(larger(2 * room_, std::size_t{16}), limit_);
+      const std::size_t room = smaller(larger(2 * room_, std::size_t{16}), max_room());
       auto* const all = new (std::nothrow) logged[room];
       if (all == nullptr) return;
       for (std::size_t n = 0; n < size_; ++n) all[n] = first_[n];
@@ -147,7 +152,7 @@ class simulated_calls {
 
     std::size_t limit_;
     logged* first_ = nullptr;
-    std::size_t size_ = 0;
+    std::size_t size_ = 0;  // with calls that are no longer listed
     std::size_t room_ = 0;
   };
 
@@ -204,7 +209,7 @@ class simulated_calls {
   [[gnu::noinline]] void note(logged entry, const simulated_outcome& outcome) noexcept {
     if (!outcome.works()) failure_ = {entry.kind, entry.address, entry.bytes, outcome.broken_rule};
     if (!outcome.works() && asks_for_memory(entry.kind)) refused_ = outcome.is_full ? failure{} : failure_;
-    if (outcome.out_of_memory) ++counts_.refused;
+    if (outcome.out_of_memory || outcome.broken_rule == no_host_memory) ++counts_.refused;
     if (outcome.address != nullptr) entry.address = address_of(outcome.address);
     const row& of_kind = row_of(entry.kind);
     finish(
@@ -309,17 +314,15 @@ class simulated_streams : public simulated_calls {
     });
   }
   [[nodiscard]] bool query(event& mark) noexcept {
-    const submitted* const work = streams_.find(mark.stream.handle);
-    const bool seen = !holds_events_ || mark.serial <= (work != nullptr ? work->waited_serial : 0);
+    submitted* const work = work_of(mark.stream);
+    const bool seen = !holds_events_ || mark.serial <= (work != nullptr ? work->seen_serial : 0);
     const bool ready = seen && mark.ready_ns <= now_ns();
+    if (ready && work != nullptr) work->note(mark);
     finish({.kind = call::query}, ready, costs().query);
     return ready;
   }
   bool wait(event& mark) noexcept {
-    return run_on(call::wait, {}, [&, this] {
-      wait_until(mark.ready_ns);
-      note_wait(mark.stream, mark.serial, mark.position + 1);
-    });
+    return run({.kind = call::wait}, [&, this] { return wait_for(mark); }).works();
   }
   void discard(event& mark) noexcept {
     if (mark.serial != 0 && live_events_ != 0) --live_events_;
@@ -329,10 +332,8 @@ class simulated_streams : public simulated_calls {
   [[nodiscard]] std::size_t live_events() const noexcept { return live_events_; }
   /// Waits until all work submitted to the stream is done. Returns at once if the stream has no work.
   bool synchronize(stream_id stream) noexcept {
-    return run_on(call::synchronize, stream, [&, this] {
-      wait_until(end_of_work(stream));
-      note_wait(stream, marks_, position(stream) + 1);
-    });
+    const event all{end_of_work(stream), stream, position(stream), marks_};
+    return run({.kind = call::synchronize, .stream = stream}, [&, this] { return wait_for(all); }).works();
   }
 
   [[nodiscard]] std::uint64_t position(stream_id stream) const noexcept {
@@ -341,7 +342,7 @@ class simulated_streams : public simulated_calls {
   }
   [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) const noexcept {
     const submitted* const work = streams_.find(stream.handle);
-    const bool seen = !holds_events_ || at < (work != nullptr ? work->waited_positions : 0);
+    const bool seen = !holds_events_ || at <= (work != nullptr ? work->seen_position : 0);
     return seen && end_of_work(stream, at) <= now_ns();
   }
   [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id other, std::uint64_t at) const noexcept {
@@ -368,8 +369,8 @@ class simulated_streams : public simulated_calls {
   void submit(stream_id stream, std::uint64_t duration) {
     queue(stream, saturating_add(end_of_work(stream), duration));
   }
-  /// While events are held, an event or position counts as done only after a wait for it, whatever the time.
-  /// Waits still end; if host memory runs out in one, its event stays not done.
+  /// While events are held, an event or position counts as done only after a wait for it, for later work of its stream, or for
+  /// work that waits for it, whatever the time. A query that found an event ready counts as a wait.
   void hold_events(bool hold) noexcept { holds_events_ = hold; }
 
  protected:
@@ -380,8 +381,13 @@ class simulated_streams : public simulated_calls {
   struct submitted {
     std::uint64_t position = 0;          ///< of the last task
     ordered_map<std::uint64_t> ends_ns;  ///< when tasks end, by position
-    std::uint64_t waited_serial = 0;     ///< the latest event for which a caller has waited
-    std::uint64_t waited_positions = 0;  ///< how much work a caller has waited for
+    std::uint64_t seen_serial = 0;       ///< the latest event that a caller has found ready or waited for
+    std::uint64_t seen_position = 0;     ///< of the latest task of which a caller knows so that it is done
+
+    void note(const event& done) noexcept {
+      seen_serial = larger(seen_serial, done.serial);
+      seen_position = larger(seen_position, done.position);
+    }
   };
   /// Null if host memory ran out.
   [[nodiscard]] submitted* work_of(stream_id stream) noexcept {
@@ -389,12 +395,17 @@ class simulated_streams : public simulated_calls {
     if (work != nullptr || !streams_.insert_default(stream.handle)) return work;
     return streams_.find(stream.handle);
   }
-  /// If host memory runs out, held events stay not done.
-  void note_wait(stream_id stream, std::uint64_t serial, std::uint64_t positions) noexcept {
-    submitted* const work = work_of(stream);
-    if (work == nullptr) return;
-    work->waited_serial = larger(work->waited_serial, serial);
-    work->waited_positions = larger(work->waited_positions, positions);
+  /// Waits for an event, and notes what is done then. If host memory runs out, the wait fails while events are held.
+  [[nodiscard]] simulated_outcome wait_for(const event& mark) noexcept {
+    submitted* const work = work_of(mark.stream);
+    if (work == nullptr && holds_events_) return out_of_host_memory;
+    wait_until(mark.ready_ns);
+    if (work == nullptr) return {};
+    work->note(mark);
+    for (auto* s = holds_events_ ? streams_.from(0) : nullptr; s != nullptr; s = streams_.after(*s))
+      s->value.seen_position =
+          larger(s->value.seen_position, order_.reached(mark.stream, mark.position, stream_id{s->key}));
+    return {};
   }
 
   /// The time at which the work of a stream up to a position ends, or now if that is later.

@@ -74,6 +74,7 @@ class simulated_device : public detail::simulated_streams {
 
   simulated_device() : simulated_device(options{}) {}
   /// Makes a device of a new machine. Aborts if an option is out of its range.
+  ///   Throws:  std::bad_alloc, as the functions that make another process, device or bank
   explicit simulated_device(const options& settings)
       : simulated_device(settings, detail::counted_ptr(new detail::simulated_machine), 0) {}
   simulated_device(simulated_device&&) = default;
@@ -93,7 +94,10 @@ class simulated_device : public detail::simulated_streams {
 
   /// Creates another memory of this device, as a bank of memory_domains. Both have the same addresses and handles: each maps
   /// and copies memory of the other. The bank has streams, a log and a time of its own.
+  ///   Requires:  settings.device is the number of this device; aborts otherwise
   [[nodiscard]] simulated_device another_bank(const options& settings) const {
+    if (settings.device != memory_->device())
+      detail::fatal("simulated_device: options.device must be the number of the device in another_bank()");
     return simulated_device(settings, process_, now_ns());
   }
   /// Whether the other provider is this one, or another bank of it.
@@ -111,7 +115,7 @@ class simulated_device : public detail::simulated_streams {
     const auto make = [&] {
       return process_->addresses().acquire(memory_, bytes, kind, options_.granularity);
     };
-    return run({.kind = call::acquire, .bytes = bytes}, make).address;
+    return run({.kind = call::acquire, .bytes = bytes, .pages = kind}, make).address;
   }
   /// False if no segment of this size begins at `p`.
   bool release(void* p, std::size_t bytes) noexcept {
@@ -130,8 +134,9 @@ class simulated_device : public detail::simulated_streams {
     return run_at(call::unreserve, p, bytes, [&] { return process_->addresses().unreserve(p, bytes); });
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept {
-    return run_at(call::create, nullptr, bytes,
-                  [&] { return process_->create(memory_, bytes, kind, memory.number); });
+    return run({.kind = call::create, .bytes = bytes, .pages = kind},
+               [&] { return process_->create(memory_, bytes, kind, memory.number); })
+        .works();
   }
   /// Mapped memory stays until it is unmapped.
   bool destroy(const physical& memory) noexcept {

@@ -59,7 +59,26 @@ struct simulated_budgets {
 class simulated_memory : public reference_count {
  public:
   simulated_memory(unsigned device, const simulated_budgets& all, std::size_t page_granularity)
-      : device_(device), all_(all), left_(all), page_granularity_(page_granularity) {}
+      : device_(device),
+        all_(all),
+        left_(all),
+        page_granularity_(page_granularity),
+        next_address_((std::uintptr_t{device} + 1) * max_addresses) {}
+
+  /// The addresses of a device, far above those of a real process.
+  static constexpr std::size_t max_addresses = std::size_t{1} << 56;
+  /// The first address that no process of the device has taken.
+  [[nodiscard]] std::uintptr_t next_address() const noexcept { return next_address_; }
+  /// Takes at least so many addresses for one process, so that processes of the device share none.
+  ///   Returns:  how many it took; 0 if fewer are left
+  [[nodiscard]] std::size_t take_addresses(std::size_t bytes) noexcept {
+    constexpr std::size_t step = std::size_t{1} << 40;
+    // The last addresses are never used, so that the end of a range never wraps.
+    const std::size_t left = (std::uintptr_t{device_} + 2) * max_addresses - 2_MiB - next_address_;
+    const std::size_t taken = bytes <= left ? smaller(align_up(bytes, step), left) : 0;
+    next_address_ += taken;
+    return taken;
+  }
 
   /// Subtracts memory from each budget that it counts against. If `kind` allows any bandwidth, it sets the
   /// bandwidth: high if all of the memory fits there, else low.
@@ -114,18 +133,26 @@ class simulated_memory : public reference_count {
   simulated_budgets all_;
   simulated_budgets left_;
   std::size_t page_granularity_;
+  std::uintptr_t next_address_;
   std::size_t peak_ = 0;
 };
 
 /// Physical memory without an address. It is given back once no handle and no mapping refers to it.
 class simulated_piece : public reference_count {
  public:
-  ///   Requires:  `bytes` of `kind` were taken from `from`
-  simulated_piece(counted_ptr<simulated_memory> from, std::size_t bytes, page_kind kind)
-      : from_(std::move(from)), bytes_(bytes), kind_(kind) {}
+  explicit simulated_piece(counted_ptr<simulated_memory> from) noexcept : from_(std::move(from)) {}
   simulated_piece& operator=(simulated_piece&&) = delete;
   ~simulated_piece() { from_->give_back(bytes_, kind_); }
 
+  /// Takes its memory, once.
+  [[nodiscard]] simulated_outcome take(std::size_t bytes, page_kind kind) noexcept {
+    const simulated_outcome outcome = from_->take(bytes, kind);
+    if (outcome.works()) {
+      bytes_ = bytes;
+      kind_ = kind;
+    }
+    return outcome;
+  }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] unsigned device() const noexcept { return from_->device(); }
   /// Bytes of each of its pages. It is mapped at a multiple of the page size.
@@ -133,8 +160,8 @@ class simulated_piece : public reference_count {
 
  private:
   counted_ptr<simulated_memory> from_;
-  std::size_t bytes_;
-  page_kind kind_;
+  std::size_t bytes_ = 0;
+  page_kind kind_{};
 };
 
 /// Chooses addresses as a driver may: at random places, or where memory was released.
@@ -193,9 +220,11 @@ class simulated_ranges {
   /// The size of a range is a multiple of this.
   static constexpr std::size_t min_page = 4_KiB;
 
-  ///   Requires:  `first` and `room` are multiples of the alignment; their sum does not wrap
-  simulated_ranges(std::uintptr_t first, std::size_t room, std::uint64_t seed) noexcept
-      : next_(first), room_(room), places_(seed) {}
+  /// Takes addresses of `device` while it needs more. A `seed` other than 0 lets simulated_places choose among one part of them.
+  ///   Requires:  `device` outlives it
+  simulated_ranges(simulated_memory& device, std::uint64_t seed) noexcept : device_(&device), places_(seed) {
+    (void)add_room(places_.is_random() ? max_random_room : 1);
+  }
   simulated_ranges& operator=(simulated_ranges&&) = delete;
   ~simulated_ranges() {
     segments_.for_each([](void*, const segment& s) { s.memory->give_back(s.bytes, s.kind); });
@@ -334,11 +363,23 @@ class simulated_ranges {
       const auto is_free = [this](const void* p, std::size_t n) {
         return !segments_.overlaps(p, n) && !ranges_.overlaps(p, n);
       };
-      return places_.find(next_, room_ < max_random_room ? room_ : max_random_room, bytes,
-                          larger(to, alignment), is_free);
+      return places_.find(next_, room_, bytes, larger(to, alignment), is_free);
     }
-    const std::size_t skipped = (0 - next_) & (to - 1);
-    return skipped <= room_ && bytes <= room_ - skipped ? pointer_to(next_ + skipped) : nullptr;
+    constexpr std::size_t most = simulated_memory::max_addresses;
+    if (bytes > most || to > most) return nullptr;
+    const auto end = [&, this] { return ((0 - next_) & (to - 1)) + bytes; };
+    const bool follows = next_ + room_ == device_->next_address();
+    if (end() > room_ && !add_room(follows ? end() - room_ : bytes + to)) return nullptr;
+    return pointer_to(next_ + end() - bytes);
+  }
+  /// Takes at least so many addresses of the device. If they do not follow the others, these are left.
+  [[nodiscard]] bool add_room(std::size_t bytes) noexcept {
+    const std::uintptr_t begin = device_->next_address();
+    const std::size_t taken = device_->take_addresses(bytes);
+    if (taken == 0) return false;
+    room_ = begin == next_ + room_ ? room_ + taken : taken;
+    next_ = begin + taken - room_;
+    return true;
   }
   /// Takes addresses that find_room() found.
   void take(const void* p, std::size_t bytes) noexcept {
@@ -348,8 +389,9 @@ class simulated_ranges {
     room_ -= taken;
   }
 
-  std::uintptr_t next_;
-  std::size_t room_;  // bytes of addresses left
+  simulated_memory* device_;
+  std::uintptr_t next_ = 0;
+  std::size_t room_ = 0;  // bytes of addresses left
   simulated_places places_;
   range_map<range> ranges_;
   range_map<segment> segments_;
@@ -370,7 +412,7 @@ struct simulated_machine : reference_count {
 /// A process on one device of a simulated machine: its addresses and its handles of physical memory. The
 /// destructor gives back all of them, as the end of a process does.
 ///   Source:  the rules of sharing follow CANN's acl.rt.mem_export_to_shareable_handle: memory is exported
-///            once, and imported by other processes before the exporter destroys it
+///            once, and imported once by each other process, before the exporter destroys it
 class simulated_process : public reference_count {
  public:
   /// A `seed` other than 0 lets simulated_places choose addresses.
@@ -379,8 +421,8 @@ class simulated_process : public reference_count {
       : machine_(std::move(machine)),
         memory_(std::move(memory)),
         number_(next_number()),
-        addresses_(first_of_device() + first_of_process(), max_addresses - first_of_process(), seed) {
-    if (!machine_->processes.insert(key_of(number_), this)) fatal(no_host_memory);
+        addresses_(*memory_, seed) {
+    if (!machine_->processes.insert(key_of(number_), this)) raise(std::bad_alloc());
   }
   simulated_process& operator=(simulated_process&&) = delete;
   ~simulated_process() { *machine_->processes.find(key_of(number_)) = nullptr; }
@@ -390,17 +432,20 @@ class simulated_process : public reference_count {
                                          page_kind kind, std::uint64_t& handle) {
     if (bytes == 0 || bytes % memory->page_size(kind) != 0)
       return {"the size is 0 or no multiple of the page size"};
-    simulated_outcome outcome = memory->take(bytes, kind);
+    auto* const made = new (std::nothrow) simulated_piece(memory);
+    if (made == nullptr) return out_of_host_memory;
+    const counted_ptr piece(made);
+    simulated_outcome outcome = piece->take(bytes, kind);
     if (!outcome.works()) return outcome;
-    auto* const piece = new (std::nothrow) simulated_piece(memory, bytes, kind);
-    if (piece == nullptr) memory->give_back(bytes, kind);
-    if (piece == nullptr || !hold({.memory = counted_ptr(piece)}, handle)) return out_of_host_memory;
+    if (!hold({.memory = piece}, handle)) return out_of_host_memory;
     outcome.units = bytes >> 20;
     return outcome;
   }
   [[nodiscard]] simulated_outcome destroy(std::uint64_t handle) {
     if (find(handle) == nullptr) return no_handle;
-    held_bytes_ -= handles_.extract(handle).memory->bytes();
+    const held gone = handles_.extract(handle);
+    held_bytes_ -= gone.memory->bytes();
+    if (is_imported(gone)) imported_.extract(key_of(gone));
     return {};
   }
   [[nodiscard]] simulated_outcome map(const void* p, std::size_t bytes, std::uint64_t handle, bool granted) {
@@ -422,7 +467,7 @@ class simulated_process : public reference_count {
   [[nodiscard]] simulated_outcome export_memory(std::uint64_t handle, provider::importers who) {
     held* const m = find(handle);
     if (m == nullptr) return no_handle;
-    if (m->imported) return {"imported memory cannot be exported"};
+    if (is_imported(*m)) return {"imported memory cannot be exported"};
     if (m->exported.has_value()) return {"the memory is exported already"};
     m->exported.emplace(who);
     return {};
@@ -446,7 +491,11 @@ class simulated_process : public reference_count {
     if (!m->exported->may_import(number_)) return {"this process is not listed"};
     if (m->memory->device() != memory_->device() && !peers_[m->memory->device()])
       return {"the memory is on another device, without peer access"};
-    return hold({.memory = m->memory, .imported = true}, handle) ? simulated_outcome{} : out_of_host_memory;
+    if (is_imported(*m)) return {imported_already};
+    if (!imported_.insert(key_of(*m), {})) return out_of_host_memory;
+    if (hold({.memory = m->memory}, handle)) return {};
+    imported_.extract(key_of(*m));
+    return out_of_host_memory;
   }
   [[nodiscard]] simulated_outcome enable_peer_access(unsigned device) {
     if (device == memory_->device()) return {"a device is no peer of itself"};
@@ -468,20 +517,21 @@ class simulated_process : public reference_count {
   /// The memory behind a handle.
   struct held {
     counted_ptr<simulated_piece> memory;
-    bool imported = false;
     bool mapped = false;
     std::optional<importer_list> exported{};
   };
+  struct imported {};
 
   static constexpr simulated_outcome no_handle{"this process has no such handle"};
   static constexpr simulated_outcome not_exported{"no memory is exported under this name"};
-  /// Far above the addresses of a real process.
-  static constexpr std::uintptr_t device_span = std::uintptr_t{1} << 56;
-  /// The last addresses are never used, so that the end of a range never wraps.
-  static constexpr std::size_t max_addresses = device_span - simulated_ranges::alignment;
 
   [[nodiscard]] static std::uint64_t key_of(std::int32_t process) noexcept {
     return static_cast<std::uint64_t>(process);
+  }
+  [[nodiscard]] static std::uint64_t key_of(const held& m) noexcept { return address_of(&*m.memory); }
+  /// Whether this process has a handle of the memory by an import.
+  [[nodiscard]] bool is_imported(const held& m) const noexcept {
+    return imported_.find(key_of(m)) != nullptr;
   }
   [[nodiscard]] std::int32_t next_number() const noexcept {
     return static_cast<std::int32_t>(machine_->processes.size() + 1);
@@ -491,13 +541,6 @@ class simulated_process : public reference_count {
     if (process <= 0) return nullptr;
     simulated_process* const* const other = machine_->processes.find(key_of(process));
     return other != nullptr && *other != nullptr ? (*other)->find(handle) : nullptr;
-  }
-  [[nodiscard]] std::uintptr_t first_of_device() const noexcept {
-    return (std::uintptr_t{memory_->device()} + 1) * device_span;
-  }
-  /// Each of 1,024 processes begins at a different address, so that a foreign address is recognised.
-  [[nodiscard]] std::size_t first_of_process() const noexcept {
-    return static_cast<std::size_t>((number_ - 1) % 1024) << 40;
   }
   /// Sets `handle` to a new handle; false if host memory ran out.
   [[nodiscard]] bool hold(held m, std::uint64_t& handle) noexcept {
@@ -513,6 +556,7 @@ class simulated_process : public reference_count {
   std::int32_t number_;
   simulated_ranges addresses_;
   ordered_map<held> handles_;
+  ordered_map<imported> imported_;  // by the address of the piece
   std::uint64_t last_handle_ = 0;
   std::size_t held_bytes_ = 0;
   std::array<bool, simulated_machine::max_devices> peers_{};  // devices to which this process has access

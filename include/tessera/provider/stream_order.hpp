@@ -53,10 +53,15 @@ class stream_order {
   /// Whether all further work of `stream` runs after the work of `other` up to `position`.
   [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id other,
                                       std::uint64_t position) const noexcept {
-    if (stream == other || position == 0) return true;
+    return position <= reached(stream, ~std::uint64_t{0}, other);
+  }
+  /// The position of `other` that the work of `stream` at `position` waits for; 0 if that is unknown.
+  [[nodiscard]] std::uint64_t reached(stream_id stream, std::uint64_t position,
+                                      stream_id other) const noexcept {
+    if (stream == other) return position;
     const awaited* const own = pairs_.find(stream.handle);
     const history* const found = own != nullptr ? own->find(other.handle) : nullptr;
-    return found != nullptr && found->latest() >= position;
+    return found != nullptr ? found->reached_at(position) : 0;
   }
 
  private:
@@ -74,8 +79,6 @@ class stream_order {
       }
       waits_[count_++] = next;
     }
-    /// The position of the other stream that further work waits for; 0 without a wait.
-    [[nodiscard]] std::uint64_t latest() const noexcept { return count_ > 0 ? waits_[count_ - 1].at : 0; }
     /// The position of the other stream that the work at `position` waits for; 0 if that is unknown.
     [[nodiscard]] std::uint64_t reached_at(std::uint64_t position) const noexcept {
       std::size_t last = count_;

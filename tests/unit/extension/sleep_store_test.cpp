@@ -26,6 +26,7 @@
 #include <tessera/tessera.hpp>
 #include "../../by_day.hpp"
 #include "extensions.hpp"
+#include "unit/provider/host_process.hpp"
 
 namespace {
 
@@ -338,6 +339,22 @@ TEST(host_files, say_why_there_is_none) {
   EXPECT_STREQ(host_file((path + "/none/file").c_str()).why(), "the system cannot create the file");
   EXPECT_STREQ(host_file((path + "_none/file").c_str()).why(), "the folder of the file does not exist");
   ASSERT_EQ(::unlink(path.c_str()), 0);
+}
+
+TEST(host_files, stay_when_a_forked_process_ends_its_own) {
+  host_file file(::memfd_create("tessera", MFD_CLOEXEC));
+  const std::byte written[8]{std::byte{7}};
+  std::byte read[8]{};
+  std::uint64_t piece = 0;
+  ASSERT_FALSE(file.reserve(8, piece).why || file.write(piece, 0, written, 8).why);
+  const auto end = [&] {
+    file.release(piece, 8);
+    file.~host_file();
+    return 7;
+  };
+  EXPECT_EQ(host_process::end_of(host_process::start(end)), 7);
+  EXPECT_STREQ(file.read(piece, 0, read, 8).why, nullptr);
+  EXPECT_EQ(read[0], std::byte{7});
 }
 
 TEST(host_files, keep_what_a_map_keeps) {

@@ -51,6 +51,10 @@ class cuda_sharing : public with_fake_cuda {
       cuda_device::shareable again;
       if (!device.import_memory(names[0].name, memory) || memory.bytes != names[0].bytes) return 5;
       if (device.export_memory(memory, importers::any, again)) return 6;
+      cuda_device::physical second;
+      if (device.import_memory(names[0].name, second) ||
+          device.last_error().find("imported already; destroy it first") == std::string::npos)
+        return 9;
       if (!device.destroy(memory)) return 7;
     }
     return cuda.outstanding() == 0 && std::string(cuda.misuse()).empty() ? 0 : 8;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -100,8 +101,13 @@ TEST(host_pinned_sharing, outlives_the_exporter) {
   physical first, second, late;
   ASSERT_TRUE(way.receive(shared));
   ASSERT_TRUE(device.import_memory(shared, first)) << device.last_error();
+  EXPECT_FALSE(device.import_memory(shared, second));
+  EXPECT_TRUE(says(device, "imported already; destroy it first")) << device.last_error();
+  EXPECT_EQ(second, physical{});
+  std::byte* const p = map_somewhere(device, first);
+  ASSERT_TRUE(device.destroy(first));  // mapped memory stays
   ASSERT_TRUE(device.import_memory(shared, second)) << device.last_error();
-  std::byte *const p = map_somewhere(device, first), *const q = map_somewhere(device, second);
+  std::byte* const q = map_somewhere(device, second);
   ASSERT_TRUE(p != nullptr && q != nullptr);
   p[size - 1] = std::byte{9};
   EXPECT_TRUE(way.pass());
@@ -441,15 +447,40 @@ TEST(host_pinned_sharing, leaks_nothing_to_started_programs_and_files) {
   EXPECT_EQ(host_process::open_files(), files);
 }
 
-TEST(host_pinned_sharing, takes_calls_from_several_threads) {
+TEST(host_pinned_sharing, a_forked_process_ends_no_thread_of_its_parent) {
   channel way;
   const ::pid_t importer = host_process::start(way, [&] {
     host_pinned device{loose};
     shareable shared;
-    if (!way.receive(shared)) return 1;
+    physical memory;
+    return way.receive(shared) && device.import_memory(shared, memory) ? 7 : 1;
+  });
+  auto device = std::make_unique<host_pinned>(loose);
+  physical memory;
+  shareable shared;
+  ASSERT_TRUE(device->create(size, page_kind::normal, memory));
+  ASSERT_TRUE(device->export_memory(memory, importers::any, shared));
+  const ::pid_t forked = host_process::start([&] {
+    ::alarm(20);
+    const bool has_name = device->exported_name(memory, shared);
+    device.reset();
+    return has_name ? 1 : 7;
+  });
+  EXPECT_EQ(host_process::end_of(forked), 7);
+  EXPECT_TRUE(way.send(shared));
+  EXPECT_EQ(host_process::end_of(importer), 7);
+}
+
+TEST(host_pinned_sharing, takes_calls_from_several_threads) {
+  channel way;
+  const ::pid_t importer = host_process::start(way, [&] {
+    host_pinned device{loose};
+    std::array<shareable, 4> exported;
+    for (shareable& one : exported)
+      if (!way.receive(one)) return 1;
     std::vector<std::thread> threads;
     std::atomic<int> failed = 0;
-    for (int t = 0; t < 4; ++t) {
+    for (const shareable& shared : exported) {
       threads.emplace_back([&] {
         for (int i = 0; i < 25; ++i) {
           physical memory;
@@ -462,10 +493,12 @@ TEST(host_pinned_sharing, takes_calls_from_several_threads) {
     return way.pass() ? 0 : 3;
   });
   host_pinned device{loose};
-  physical memory;
-  shareable shared;
-  ASSERT_TRUE(device.create(size, page_kind::normal, memory));
-  ASSERT_TRUE(device.export_memory(memory, importers::any, shared) && way.send(shared));
+  for (int i = 0; i < 4; ++i) {
+    physical memory;
+    shareable shared;
+    ASSERT_TRUE(device.create(size, page_kind::normal, memory));
+    ASSERT_TRUE(device.export_memory(memory, importers::any, shared) && way.send(shared));
+  }
   for (int i = 0; i < 100; ++i) {  // while others import
     physical more;
     shareable too;

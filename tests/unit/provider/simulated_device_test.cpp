@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -357,14 +359,16 @@ TEST(simulated_device, holds_events_but_not_waits) {
   simulated_device device;
   simulated_device::event mark;
   device.hold_events(true);
+  device.submit({}, 0);
   EXPECT_TRUE(device.record({}, mark));
   EXPECT_FALSE(device.query(mark));
   simulated_device::event later;
   EXPECT_TRUE(device.record({}, later));
-  EXPECT_FALSE(device.is_done({}, 0));
+  EXPECT_FALSE(device.is_done({}, 1));
+  EXPECT_TRUE(device.is_done({}, 0)) << "position 0 is before all work";
   EXPECT_TRUE(device.wait(mark));
   EXPECT_TRUE(device.query(mark)) << "what was waited for is ready";
-  EXPECT_TRUE(device.is_done({}, 0));
+  EXPECT_TRUE(device.is_done({}, 1));
   EXPECT_FALSE(device.query(later));
   EXPECT_TRUE(device.record(stream_id{1}, mark));
   EXPECT_FALSE(device.query(mark)) << "another stream";
@@ -418,6 +422,47 @@ TEST(simulated_device, logs_the_latest_calls) {
   EXPECT_EQ(device.calls().discard, 1u);
 }
 
+TEST(simulated_device, logs_the_kind_of_pages) {
+  simulated_device device{options{.log_calls = 3}};
+  const page_kind wanted{.size = page_kind::page_size::huge_1g, .peer_to_peer = true};
+  simulated_device::physical memory;
+  EXPECT_NE(device.acquire(1_GiB, wanted), nullptr);
+  EXPECT_TRUE(device.create(2_MiB, page_kind::huge, memory));
+  EXPECT_EQ(device.acquire(512, wanted), nullptr);
+  EXPECT_EQ(device.log()[0].pages, wanted);
+  EXPECT_EQ(device.log()[1].pages, page_kind::huge);
+  EXPECT_EQ(device.log()[2].pages, wanted);
+}
+
+TEST(simulated_device, drops_the_oldest_calls_of_its_log) {
+  for (const std::size_t limit : {1u, 2u, 15u, 16u, 17u, 100u}) {
+    simulated_device device{options{.log_calls = limit}};
+    for (std::size_t n = 1; n <= 500; ++n) {
+      (void)device.acquire(n * 512);
+      ASSERT_EQ(device.log().size(), std::min(n, limit));
+      ASSERT_EQ(device.log().back().bytes, n * 512);
+      ASSERT_EQ(device.log()[0].bytes, (n - device.log().size() + 1) * 512);
+    }
+    std::size_t bytes = device.log()[0].bytes;
+    for (const auto& each : device.log()) {
+      EXPECT_EQ(each.bytes, bytes);
+      bytes += 512;
+    }
+  }
+}
+
+TEST(simulated_device, a_full_log_does_not_slow_calls) {
+  constexpr std::size_t limit = 50'000;
+  simulated_device device{options{.log_calls = limit}};
+  const auto time_of_calls = [&] {
+    const auto begin = std::chrono::steady_clock::now();
+    for (std::size_t n = 0; n < limit; ++n) (void)device.release(nullptr, 512);
+    return std::chrono::steady_clock::now() - begin;
+  };
+  const auto filling = time_of_calls();
+  EXPECT_LT(time_of_calls(), 50 * filling);
+}
+
 TEST(simulated_device, logs_nothing_by_default) {
   simulated_device device;
   (void)device.acquire(2_MiB);
@@ -463,6 +508,8 @@ TEST(simulated_device_death, names_options_that_no_device_has) {
   EXPECT_DEATH((simulated_device{options{.granularity = 32}}), "options.granularity must be a power of two");
   EXPECT_DEATH((simulated_device{options{.granularity = 2_GiB}}),
                "options.granularity must be a power of two");
+  EXPECT_DEATH((void)simulated_device{}.another_bank({.device = 1}),
+               "options.device must be the number of the device in another_bank");
   EXPECT_DEATH((simulated_device{options{.device = 255}}),
                "simulated_device: options.device must be below 255");
 }

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -116,13 +118,34 @@ TYPED_TEST(sharing, lets_any_process_import_what_is_exported_to_any) {
   const shareable name = exported(first, created(first, 2_MiB), importers::any);
   EXPECT_FALSE(first.allow(name, second.process()));
   EXPECT_EQ(rule(first), "any process may import the memory");
+  TypeParam third = first.another_process();
   physical one, two;
-  EXPECT_TRUE(second.import_memory(name, one) && second.import_memory(name, two));
-  EXPECT_NE(one, two);  // each must be destroyed
+  EXPECT_TRUE(second.import_memory(name, one) && third.import_memory(name, two));
   EXPECT_TRUE(second.destroy(one));
   EXPECT_FALSE(second.destroy(one));
+  EXPECT_EQ(third.held().named, 2_MiB);
+  EXPECT_TRUE(third.destroy(two));
+}
+
+TYPED_TEST(sharing, imports_once_until_the_handle_is_destroyed) {
+  TypeParam first;
+  TypeParam second = first.another_process(), bank = second.another_bank({});
+  const shareable name = exported(first, created(first, 2_MiB), importers::any);
+  physical one, two;
+  EXPECT_TRUE(second.import_memory(name, one));
+  for (TypeParam* const d : {&second, &bank}) {
+    EXPECT_FALSE(d->import_memory(name, two));
+    EXPECT_EQ(rule(*d), "a handle of this memory was imported already; destroy it first");
+    EXPECT_STREQ(d->take_refusal().text(), d->last_error());
+    EXPECT_EQ(two, physical{});
+  }
   EXPECT_EQ(second.held().named, 2_MiB);
-  EXPECT_TRUE(second.destroy(two));
+  void* const range = second.reserve(2_MiB, 2_MiB);
+  EXPECT_TRUE(second.map(range, 2_MiB, one) && second.destroy(one));
+  EXPECT_TRUE(second.import_memory(name, two));  // mapped memory needs no handle
+  EXPECT_NE(one, two);
+  EXPECT_TRUE(second.unmap(range, 2_MiB) && second.destroy(two));
+  EXPECT_EQ(second.held().handles, 0u);
 }
 
 TYPED_TEST(sharing, exports_once_and_only_what_was_created_here) {
@@ -225,6 +248,31 @@ TYPED_TEST(sharing, releases_everything_when_a_process_ends) {
   void* const range = first.reserve(4_MiB, 2_MiB);
   EXPECT_TRUE(first.map(range, 4_MiB, imported) && first.unmap(range, 4_MiB) && first.destroy(imported));
   EXPECT_EQ(first.used(), 0u);
+}
+
+TYPED_TEST(sharing, processes_share_no_addresses) {
+  TypeParam first, other = first.another_device({.device = 1});
+  std::vector<TypeParam> processes;
+  for (int i = 0; i < 3; ++i) processes.push_back(first.another_process());
+  processes.push_back(first.another_device({.device = 254}));
+  processes.push_back(std::move(first));
+  processes.push_back(std::move(other));
+  std::map<std::uintptr_t, std::size_t> ranges;  // bytes by begin
+  for (const std::size_t bytes : {300_GiB, 800_GiB, 3 * 1024_GiB, 2_MiB, 64 * 1024_GiB, 700_GiB}) {
+    for (TypeParam& p : processes) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(p.reserve(bytes, 1_GiB));
+      ASSERT_NE(begin, 0u) << p.last_error();
+      EXPECT_EQ(begin % 1_GiB, 0u);
+      EXPECT_TRUE(ranges.emplace(begin, bytes).second);
+    }
+  }
+  for (auto r = ranges.begin(); std::next(r) != ranges.end(); ++r)
+    EXPECT_LE(r->second, std::next(r)->first - r->first);
+  TypeParam& last = processes.front();
+  EXPECT_EQ(last.reserve(std::size_t{1} << 56, 2_MiB), nullptr);
+  EXPECT_EQ(rule(last), "no addresses are left");
+  EXPECT_NE(last.reserve(std::size_t{1} << 55, 2_MiB), nullptr);
+  EXPECT_EQ(last.reserve(std::size_t{1} << 55, 2_MiB), nullptr);
 }
 
 TYPED_TEST(sharing, outlives_the_first_process) {

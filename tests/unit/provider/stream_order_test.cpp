@@ -66,6 +66,7 @@ TEST(simulated_device, puts_streams_in_order) {
   EXPECT_FALSE(device.is_done(a, 2));
   device.hold_events(true);
   EXPECT_FALSE(device.is_done(a, 1));
+  EXPECT_TRUE(device.is_done(a, 0) && device.is_done(b, 0));
   device.hold_events(false);
 
   EXPECT_FALSE(device.is_ordered_after(b, a, 2));
