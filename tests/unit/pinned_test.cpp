@@ -87,9 +87,10 @@ TEST(pinned, releases_a_large_block_once_its_streams_complete) {
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
-TEST(pinned, is_configured_by_a_text) {
+TEST(pinned, is_configured_by_the_text_for_the_device) {
   static_assert(std::is_same_v<pytorch_pinned<>, pinned> && std::is_same_v<torch_npu_pinned<>, pinned>);
-  caching_allocator<pytorch_pinned<"pinned_max_round_threshold_mb:64">, simulated_device> cuda;
+  caching_allocator<pytorch_pinned<"max_split_size_mb:64,pinned_max_round_threshold_mb:64">, simulated_device>
+      cuda;
   (void)cuda.allocate(80_MiB);
   EXPECT_EQ(cuda.current_usage().reserved, 80_MiB);
   caching_allocator<torch_npu_pinned<"pinned_max_cached_size_mb:32">, simulated_device> npu;

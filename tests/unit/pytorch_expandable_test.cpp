@@ -240,12 +240,8 @@ TEST(pytorch_expandable, a_block_beside_a_hole_serves_although_it_is_kept_for_la
 }
 
 TEST(pytorch_expandable, large_blocks_are_split_and_stay_until_all_are_released) {
-  // PyTorch accepts the threshold, and no policy reads it. In a template argument, it would not compile.
-  constexpr config::pytorch::settings settings{
-      .max_split_size = 32_MiB, .garbage_collection_threshold = percent(50), .expandable_segments = true};
-  using recipe = pytorch<"expandable_segments:True">;
-  caching_allocator<recipe, simulated_device> pool{small_device(100_MiB),
-                                                   pytorch_expandable::configured(settings)};
+  using recipe = pytorch<"expandable_segments:True,max_split_size_mb:32,garbage_collection_threshold:0.5">;
+  caching_allocator<recipe, simulated_device> pool{small_device(100_MiB)};
   ASSERT_TRUE(set_memory_fraction(pool, 1));
   pool.deallocate(pool.allocate(70_MiB));
   EXPECT_NE(pool.allocate(65_MiB), nullptr);

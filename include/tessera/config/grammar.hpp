@@ -174,6 +174,14 @@ struct key_definition {
     const std::size_t end = effect.find(": ");
     return end == effect.npos ? std::string_view{} : effect.substr(0, end);
   }
+  /// Whether recipes read the key: those that other settings choose, or those of another allocator for the same string.
+  [[nodiscard]] constexpr bool is_read_by_recipes() const noexcept {
+    for (const std::string_view recipe :
+         {"", "auto_growth", "naive_best_fit", "pytorch_pinned", "torch_npu_pinned"}) {
+      if (reader() == recipe) return true;
+    }
+    return false;
+  }
   /// The error if nothing reads the key.
   [[nodiscard]] constexpr setting_error unread() const noexcept {
     return {

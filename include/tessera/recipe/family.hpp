@@ -40,18 +40,28 @@ template <typename Grammar, typename Recipe>
 template <auto Key, auto Effect>
 struct no_policy_of_the_recipe_reads;
 
-/// Stops the compiler if a setting has no effect on a recipe.
+/// Stops the compiler if a setting has no effect on an allocator and would have one in a front end or adaptor, or if it is
+/// for another backend. Other settings may be idle, as in PyTorch and Paddle: garbage_collection_threshold with expandable
+/// segments, or keys for pinned memory in a string that an allocator for the device shares.
 template <typename Grammar, typename Recipe, auto Settings>
 consteval bool check_effects() {
-  constexpr const auto* unread = [] {
+  constexpr auto must_be_read = [](const auto& key) {
+    if constexpr (requires { Settings.async_backend; }) {
+      if (Settings.async_backend && key.reader().empty()) return true;
+    }
+    if (key.reader() == "configured_pinned") return requires { Recipe::is_for_host_memory; };
+    return !key.is_read_by_recipes();
+  };
+  constexpr const auto* unread = [must_be_read] {
     const auto* key = Grammar::keys.begin();
-    while (key != Grammar::keys.end() && !has_no_effect<Grammar, Recipe>(*key, Settings)) ++key;
+    while (key != Grammar::keys.end() &&
+           !(must_be_read(*key) && has_no_effect<Grammar, Recipe>(*key, Settings)))
+      ++key;
     return key;
   }();
   if constexpr (unread != Grammar::keys.end()) {
-    constexpr fixed_string<unread->name.size() + 1> name(unread->name);
-    constexpr fixed_string<unread->effect.size() + 1> effect(unread->effect);
-    return no_policy_of_the_recipe_reads<name, effect>{};
+    return no_policy_of_the_recipe_reads<config::detail::copy_of<unread->name.size()>(unread->name),
+                                         config::detail::copy_of<unread->effect.size()>(unread->effect)>{};
   }
   return true;
 }

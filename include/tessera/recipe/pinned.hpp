@@ -27,6 +27,9 @@ struct pinned final {
   using eviction = policy::evict_at_free<tunable(unlimited)>;
   using recovery = policy::recover_by_emptying_cache<>;
 
+  /// configured_pinned reads the keys for pinned memory that no policy reads.
+  static constexpr bool is_for_host_memory = true;
+
   [[nodiscard]] static constexpr bool accepts(const config::pytorch_settings& settings) noexcept;
   [[nodiscard]] static constexpr bool accepts(const config::torch_npu_settings& settings) noexcept;
   /// Returns the policies for settings that this recipe accepts; aborts for others. Uses only keys for pinned

@@ -101,6 +101,9 @@ struct pinned_2_14 final {
   using eviction = recipe::pinned::eviction;
   using recovery = recipe::pinned::recovery;
 
+  /// configured_pinned reads the keys for pinned memory that no policy reads.
+  static constexpr bool is_for_host_memory = true;
+
   [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
     return recipe::pinned::accepts(settings);
   }

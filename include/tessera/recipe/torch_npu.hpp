@@ -115,6 +115,9 @@ struct pinned_expandable final {
   using eviction = policy::evict_never;
   using recovery = policy::recover_by_emptying_cache<>;
 
+  /// configured_pinned reads the keys for pinned memory that no policy reads.
+  static constexpr bool is_for_host_memory = true;
+
   [[nodiscard]] static constexpr bool accepts(const config::torch_npu::settings& settings) noexcept {
     return settings.pin_memory_expandable_segments;
   }
