@@ -133,7 +133,7 @@ class pool_upstream {
 enum class scope_kind : unsigned char {
   /// While it is open, the device may capture a graph. The allocator then records no events, queries none and waits for
   /// none, so that frees with recorded streams wait; and no memory goes back to the device. Only with
-  /// policy::recover_by_releasing_oversize<true>, as in pytorch<>, recovery and eviction may release memory, as in PyTorch
+  /// policy::release_in_captures, as in pytorch<>, recovery and eviction may release memory, as in PyTorch
   /// 2.6. If another thread trims, recovers or puts memory to sleep when it opens, that thread makes at most one more device
   /// call, and then stops.
   ///

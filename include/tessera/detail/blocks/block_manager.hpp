@@ -377,12 +377,13 @@ class block_manager {
     report(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key, in);
     return whole;
   }
+  void release_in_captures(bool may) noexcept { releases_in_captures_ = may; }
   /// Releases an idle segment to the device. Returns its bytes, or 0 if an extension keeps it or the device failed; the
-  /// segment then stays. It also stays while the device must not be waited for, unless `in_captures` is true.
-  [[gnu::cold]] std::size_t release(block& idle, bool in_captures = false) noexcept {
+  /// segment then stays. It also stays while the device must not be waited for, unless release_in_captures(true) was called.
+  [[gnu::cold]] std::size_t release(block& idle) noexcept {
     const std::uintptr_t address = idle.address;
     const std::size_t bytes = idle.size;
-    if (!(in_captures || may_wait()) || !may_unmap(address, bytes)) return 0;
+    if (!(releases_in_captures_ || may_wait()) || !may_unmap(address, bytes)) return 0;
     segment& owner = segment_of(idle);
     idle.list->template erase<order>(idle);
     segments_.begin_release(owner, bytes);
@@ -925,6 +926,7 @@ class block_manager {
   [[TESSERA_NO_UNIQUE_ADDRESS]] counters_type counters_;
   [[TESSERA_NO_UNIQUE_ADDRESS]] extension_link<extensions_type> extensions_;
   std::size_t requested_from_device_ = 0;
+  bool releases_in_captures_ = false;
   [[TESSERA_NO_UNIQUE_ADDRESS]] std::array<std::uint64_t, measures_calls ? 2 : 0>
       releases_{};  // their ticks, their number
   [[TESSERA_NO_UNIQUE_ADDRESS]] pending_frees<Provider, Traits::uses_events> pending_;
