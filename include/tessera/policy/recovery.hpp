@@ -102,9 +102,8 @@ struct recover_by_releasing_oversize {
 template <typename Recovery>
 struct release_in_captures : Recovery {
   [[nodiscard]] constexpr recovery_steps steps(failure_reason reason) const noexcept {
-    recovery_steps chosen = Recovery::steps(reason);
-    chosen.in_captures = true;
-    return chosen;
+    const recovery_steps chosen = Recovery::steps(reason);
+    return {chosen.steps, chosen.count, true};
   }
   bool operator==(const release_in_captures&) const = default;
 };
