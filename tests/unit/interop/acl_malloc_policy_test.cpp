@@ -20,7 +20,10 @@ std::vector<std::string> reported_rules;
 }
 
 // A compiler stops here. A running program records the rule and continues.
-void tessera::detail::acl_policy_refused(const char* rule) { reported_rules.emplace_back(rule); }
+template <auto... What>
+void tessera::detail::acl_policy_refused() {
+  if constexpr (sizeof...(What) == 1) (reported_rules.emplace_back(What.chars), ...);
+}
 
 namespace {
 
