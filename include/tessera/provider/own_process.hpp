@@ -15,16 +15,16 @@ namespace tessera::inline v0_1::detail {
 template <typename T>
 class own_process {
  public:
-  own_process() : object_() {}
-  explicit own_process(T object) : object_(std::move(object)) {}
-  own_process(own_process&& other) noexcept : object_(std::move(other.object_)), process_(other.process_) {}
+  own_process() : object() {}
+  explicit own_process(T object) : object(std::move(object)) {}
+  own_process(own_process&& other) noexcept : object(std::move(other.object)), process_(other.process_) {}
   own_process& operator=(own_process&& other) noexcept {
-    std::swap(object_, other.object_);
+    std::swap(object, other.object);
     std::swap(process_, other.process_);
     return *this;
   }
   ~own_process() {
-    if (is_here()) object_.~T();
+    if (is_here()) object.~T();
   }
 
   /// Whether this process made the object.
@@ -33,11 +33,11 @@ class own_process {
   ///   Requires:  no thread of another process has used it
   void adopt() noexcept { process_ = this_process(); }
 
-  [[nodiscard]] T& operator*() noexcept { return object_; }
-  [[nodiscard]] const T& operator*() const noexcept { return object_; }
+  [[nodiscard]] T& operator*() noexcept { return object; }
+  [[nodiscard]] const T& operator*() const noexcept { return object; }
   /// Calls -> of the object, which is a pointer.
-  [[nodiscard]] T& operator->() noexcept { return object_; }
-  [[nodiscard]] const T& operator->() const noexcept { return object_; }
+  [[nodiscard]] T& operator->() noexcept { return object; }
+  [[nodiscard]] const T& operator->() const noexcept { return object; }
 
  private:
 #if __has_include(<unistd.h>)
@@ -49,7 +49,7 @@ class own_process {
 #endif
 
   union {
-    T object_;
+    T object;
   };
   process_id process_ = this_process();
 };
