@@ -16,7 +16,7 @@ template <typename T>
 class own_process {
  public:
   own_process() : object() {}
-  explicit own_process(T object) : object(std::move(object)) {}
+  explicit own_process(T made) : object(std::move(made)) {}
   own_process(own_process&& other) noexcept : object(std::move(other.object)), process_(other.process_) {}
   own_process& operator=(own_process&& other) noexcept {
     std::swap(object, other.object);
