@@ -263,12 +263,12 @@ struct acl_malloc_policy {
   [[nodiscard]] static consteval page_choice choice(auto policy, product target) {
     const page_choice result = checked(parse(policy));
     const support_result found = check_support(result, target);
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
+    [&]<std::size_t... Each>(std::index_sequence<Each...>) {
       constexpr std::size_t products = detail::acl_product_names.size();
       constexpr detail::fixed_string rule("the product does not support it");
-      ((found.support == support::no && found.enumerator == detail::acl_enumerators[I / products].name &&
-                target == product{I % products}
-            ? detail::acl_policy_refused<rule, name_of<I / products>, product{I % products}>()
+      ((found.support == support::no && found.enumerator == detail::acl_enumerators[Each / products].name &&
+                target == product{Each % products}
+            ? detail::acl_policy_refused<rule, name_of<Each / products>, product{Each % products}>()
             : void()),
        ...);
     }(std::make_index_sequence<detail::acl_enumerators.size() * detail::acl_product_names.size()>{});
