@@ -22,11 +22,11 @@ std::vector<std::string> reported_rules;
 // A compiler stops here. A running program records the rule and continues.
 template <auto... What>
 void tessera::detail::acl_policy_refused() {
-  if constexpr (sizeof...(What) == 0) {
-    reported_rules.emplace_back("any");
-  } else {
-    (reported_rules.emplace_back(What.chars), ...);
-  }
+  [[maybe_unused]] const auto report = [](const auto& what) {
+    if constexpr (requires { what.chars; }) reported_rules.emplace_back(what.chars);
+  };
+  (report(What), ...);
+  if constexpr (sizeof...(What) == 0) reported_rules.emplace_back("any");
 }
 
 namespace {
