@@ -117,7 +117,7 @@ TEST(cuda_mempool, stops_giving_back_at_the_threshold) {
 TEST(cuda_mempool, reports_that_a_stream_could_not_be_waited_for) {
   driver pool;
   pool.free_async(pool.allocate_async(2_MiB, a), a);
-  pool.provider().fail_call(1);
+  pool.provider().fail_call(2);  // the wait for the event; without an event, the whole stream is waited for
   EXPECT_FALSE(pool.synchronize(a));
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 2_MiB);
   EXPECT_TRUE(pool.synchronize(a));
