@@ -132,7 +132,7 @@ class mapped_ranges {
   /// Returns its only block, which is unmapped. Returns null if the device refuses or host memory ran out.
   [[nodiscard]] block* reserve_range(free_list& list, std::size_t size, const range_growth& growth,
                                      bool makes_room = true) noexcept {
-    const std::size_t max = align_up(smaller(growth.range, max_request), growth.mapping);
+    const std::size_t max = align_up(smaller(growth.range, all_addresses), growth.mapping);
     if (max < size) return nullptr;
     const std::size_t min = align_up(size, growth.mapping);
     std::size_t bytes = larger(min, smaller(max, align_up(range_wanted(list), growth.mapping)));
@@ -390,12 +390,15 @@ class mapped_ranges {
   }
 
  private:
+  /// The addresses that systems give a process. No range has more.
+  static constexpr std::size_t all_addresses = std::size_t{1} << 47;
+
   [[nodiscard]] provider_type& provider() noexcept { return manager_.provider(); }
 
   /// The addresses that a new range may take, so that any number of ranges fits into 47 bits: those of n ranges are at most
   /// an eighth of all, times about the logarithm of n. A list with little room gets as much as it has, so its ranges are few.
   [[nodiscard]] std::size_t range_wanted(const free_list& list) const noexcept {
-    constexpr std::size_t eighth = std::size_t{1} << 44;
+    constexpr std::size_t eighth = all_addresses / 8;
     std::size_t own = 0;
     for (const segment* range = list.ranges; range != nullptr; range = range->next_range) own += range->size;
     return larger(own, eighth / (ranges_ + 1));
