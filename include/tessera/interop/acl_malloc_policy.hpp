@@ -74,7 +74,7 @@ template <auto... What>
 void acl_policy_refused();
 template <fixed_string Rule>
 constexpr void refuse_acl_policy(std::string_view broken) {
-  if (broken == Rule.view()) acl_policy_refused<Rule>();
+  if (broken == std::string_view(Rule.chars)) acl_policy_refused<Rule>();
 }
 
 }  // namespace tessera::inline v0_1::detail
@@ -277,8 +277,8 @@ struct acl_malloc_policy {
 
   /// The name of an enumerator as a template argument.
   template <std::size_t Index>
-  static constexpr detail::fixed_string<detail::acl_enumerators[Index].name.size() + 1> name_of{
-      detail::acl_enumerators[Index].name};
+  static constexpr auto name_of = config::detail::copy_of<detail::acl_enumerators[Index].name.size()>(
+      detail::acl_enumerators[Index].name);
 
   /// Returns the choice, or reports the broken rule to the compiler.
   [[nodiscard]] static constexpr page_choice checked(const parsed& result) {
