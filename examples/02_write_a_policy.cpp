@@ -35,7 +35,7 @@ struct inference_server final {
   using pages = tessera::policy::prefer_pages<tessera::page_preference::huge_first>;
   using growth = tessera::policy::grow_by_segments<>;
   using eviction = tessera::policy::evict_idle_above<tessera::percent(60)>;
-  using recovery = tessera::policy::recover_by_releasing_oversize<>;
+  using recovery = tessera::policy::recover_by_releasing_oversize;
 };
 // The policies fit together. with<> checks that by itself.
 static_assert(tessera::law::recipe<inference_server>());

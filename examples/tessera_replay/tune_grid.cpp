@@ -166,11 +166,12 @@ std::vector<composition> neighbours(const composition& from, const program_trait
   if (of.has_capacity)
     vary(&composition::recovery,
          std::vector<any_recovery>{
-             policy::fail_fast<policy::recover_by_releasing_oversize<true>>{},
+             policy::fail_fast<policy::release_in_captures<policy::recover_by_releasing_oversize>>{},
              policy::recover_by_emptying_cache<>{},
              policy::recover_by_emptying_cache<tunable(false)>{.accepts_exact_size = true},
              policy::recover_never{},
-             policy::last_search<policy::fail_fast<policy::recover_by_releasing_oversize<true>>>{},
+             policy::last_search<
+                 policy::fail_fast<policy::release_in_captures<policy::recover_by_releasing_oversize>>>{},
              policy::last_search<recovery_expandable>{}});
   std::erase_if(all, [&c](const composition& other) {  // law::recipe refuses it
     const std::size_t limit = other.pools.max_small_block();

@@ -191,9 +191,12 @@ std::string cpp(const policy::recover_by_emptying_cache<AcceptsExactSize>& p) {
   return named("recover_by_emptying_cache", {set(p.accepts_exact_size.get(), false)});
 }
 
-template <bool InCaptures>
-std::string cpp(const policy::recover_by_releasing_oversize<InCaptures>&) {
-  return named("recover_by_releasing_oversize", {set(InCaptures, false)});
+std::string cpp(const policy::recover_by_releasing_oversize&) {
+  return "tessera::policy::recover_by_releasing_oversize";
+}
+template <typename Recovery>
+std::string cpp(const policy::release_in_captures<Recovery>& p) {
+  return named("release_in_captures", {{cpp(static_cast<const Recovery&>(p))}});
 }
 template <typename Recovery>
 std::string cpp(const policy::fail_fast<Recovery>& p) {

@@ -196,7 +196,7 @@ class caching_allocator {
                                            Given&&... given)
       : policies_(std::move(policies)),
         extensions_(*this, std::forward<Given>(given)...),
-        manager_(std::move(device), extensions_) {}
+        manager_(std::move(device), extensions_, in_captures()) {}
 
   caching_allocator& operator=(caching_allocator&&) = delete;
   /// Releases all memory to the provider, that of live blocks, too.
@@ -768,7 +768,7 @@ class caching_allocator {
   [[gnu::cold]] detail::block* admit_new(detail::block& found, miss_state& now) noexcept {
     if (admit(&found, now.want) != nullptr) return &found;
     now.why = policy::failure_reason::by_extension;
-    if (backend_.releasable(found) > 0) (void)backend_.release(found);
+    if (manager_.may_wait() && backend_.releasable(found) > 0) (void)backend_.release(found);
     return nullptr;
   }
   /// Whether a predicted failure makes growth pointless. A backend that moves memory may succeed even at the limit. A
@@ -794,7 +794,7 @@ class caching_allocator {
     return list != nullptr && release_oversize(*list, want.size);
   }
 
-  // Releasing memory to the device. A capture forbids it, except where in_captures() is passed.
+  // Releasing memory to the device. A capture forbids it, except here if in_captures() is true.
 
   [[nodiscard]] bool in_captures() const noexcept {
     return policies_.recovery.steps(policy::failure_reason::by_device).in_captures;
@@ -803,7 +803,7 @@ class caching_allocator {
   ///   Returns:  whether that many went back
   [[gnu::cold]] bool release_oversize(detail::free_list& list, std::size_t wanted) noexcept {
     const std::size_t oversize = policies_.split.oversize_from();
-    const auto release = [this](detail::block& b) { return backend_.release(b, in_captures()); };
+    const auto release = [this](detail::block& b) { return backend_.release(b); };
     using order = typename manager::order;
     return oversize <= unlimited / 2 && (in_captures() || manager_.may_wait()) &&
            detail::release_largest<order, manager::traits::has_ranges>(list, wanted, oversize, release);
@@ -877,7 +877,7 @@ class caching_allocator {
             idle.set_totals(totals);
             idle.remaining = wanted > freed ? wanted - freed : 0;
             if (!policy.is_candidate(idle.bytes, now) || !policy.should_evict(idle)) return false;
-            const std::size_t released = backend_.release(b, in_captures());
+            const std::size_t released = backend_.release(b);
             decay_.note_eviction(released, time, idle.age);
             time = manager_.now();  // blocks may have become idle during the release
             totals.excess -= released < totals.excess ? released : totals.excess;

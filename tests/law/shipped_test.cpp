@@ -105,10 +105,10 @@ static_assert(law::policy(policy::evict_at_synchronize_above<>{}) &&
 static_assert(law::policy(policy::recover_never{}) && law::policy(policy::recover_by_emptying_cache<>{}));
 static_assert(law::policy(policy::recover_by_emptying_cache<tunable(false)>{}) &&
               law::policy(policy::recover_by_emptying_cache<true>{}));
-static_assert(law::policy(policy::recover_by_releasing_oversize<>{}) &&
-              law::policy(policy::fail_fast<policy::recover_by_releasing_oversize<>, true>{}) &&
+static_assert(law::policy(policy::recover_by_releasing_oversize{}) &&
+              law::policy(policy::fail_fast<policy::recover_by_releasing_oversize, true>{}) &&
               law::policy(policy::last_search<policy::recover_never>{}) &&
-              law::policy(policy::last_search<policy::fail_fast<policy::recover_by_releasing_oversize<>>>{}));
+              law::policy(policy::last_search<policy::fail_fast<policy::recover_by_releasing_oversize>>{}));
 
 constexpr auto obeys_the_laws = []<typename Recipe>(conformance::named<Recipe>) {
   static_assert(law::recipe<Recipe>());

@@ -62,7 +62,7 @@ struct native_by_hand {
   using pages = prefer_pages<page_preference::huge_first>;
   using growth = grow_by_segments<2_MiB, 20_MiB, 10_MiB, memory_limit(percent(80))>;
   using eviction = evict_idle_above<percent(60)>;
-  using recovery = recover_by_releasing_oversize<>;
+  using recovery = recover_by_releasing_oversize;
 };
 TEST(torch_npu_decisions, of_a_text_equal_those_of_the_recipe) {
   expect_the_same<

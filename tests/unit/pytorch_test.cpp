@@ -172,7 +172,7 @@ TEST(pytorch, respects_a_limit_below_the_device) {
 }
 
 TEST(pytorch, rejects_at_once_if_the_limit_refused) {
-  using strict = with<pytorch<>, fail_fast<recover_by_releasing_oversize<>, true>>;
+  using strict = with<pytorch<>, fail_fast<recover_by_releasing_oversize, true>>;
   caching_allocator<strict, simulated_device> pool{device_of(1_GiB), {.growth = {.limit = 40_MiB}}};
   void* p = pool.allocate(30_MiB);
   pool.deallocate(p);

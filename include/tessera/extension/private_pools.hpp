@@ -56,6 +56,13 @@ class stream_filter {
   constexpr stream_filter(function condition, void* context) noexcept
       : condition_(condition), context_(context) {}
 
+  /// Selects every request that the calling thread makes. Close the scope before the thread ends: a later thread may count
+  /// as this one.
+  [[nodiscard]] static stream_filter of_this_thread() noexcept {
+    static thread_local char mark;
+    return {[](void* thread, stream_id) noexcept { return thread == &mark; }, &mark};
+  }
+
   /// Whether the requests of a stream are selected. It calls the condition, if there is one.
   [[nodiscard]] bool selects(stream_id stream) const noexcept {
     if (condition_ != nullptr) return condition_(context_, stream);
@@ -133,7 +140,7 @@ class pool_upstream {
 enum class scope_kind : unsigned char {
   /// While it is open, the device may capture a graph. The allocator then records no events, queries none and waits for
   /// none, so that frees with recorded streams wait; and no memory goes back to the device. Only with
-  /// policy::recover_by_releasing_oversize<true>, as in pytorch<>, recovery and eviction may release memory, as in PyTorch
+  /// policy::release_in_captures, as in pytorch<>, recovery and eviction may release memory, as in PyTorch
   /// 2.6. If another thread trims, recovers or puts memory to sleep when it opens, that thread makes at most one more device
   /// call, and then stops.
   ///

@@ -84,18 +84,28 @@ struct recover_by_emptying_cache {
 /// Releases free oversize blocks until they cover the request. If that was not enough, releases the whole
 /// cache.
 ///
-/// Choose it together with split_below, which makes blocks oversize. With `InCaptures`, a request may release these blocks
-/// while a graph is captured, and eviction may release others. As CUDA then ends the capture with an error, choose that only
-/// to decide as PyTorch 2.6 does.
-///   Source:  PyTorch. With expandable segments, it uses recover_by_emptying_cache. Its issue 159594 reports the releases in
-///            captures, and pull request 187795 forbids those of this step.
-template <bool InCaptures = false>
+/// Choose it together with split_below, which makes blocks oversize.
+///   Source:  PyTorch. With expandable segments, it uses recover_by_emptying_cache.
 struct recover_by_releasing_oversize {
   [[nodiscard]] static constexpr recovery_steps steps(failure_reason) noexcept {
     using enum recovery_steps::step;
-    return {{release_oversize, release_cached}, 2, InCaptures};
+    return {{release_oversize, release_cached}, 2};
   }
   bool operator==(const recover_by_releasing_oversize&) const = default;
+};
+
+/// Recovers like `Recovery`. While a graph is captured, a request may release oversize blocks, and eviction may release
+/// others; otherwise a capture releases no memory.
+///
+/// Choose it only to decide as PyTorch 2.6 does: CUDA ends a capture with an error if memory is released.
+///   Source:  PyTorch's issue 159594 reports these releases; its pull request 187795 forbids those of oversize blocks
+template <typename Recovery>
+struct release_in_captures : Recovery {
+  [[nodiscard]] constexpr recovery_steps steps(failure_reason reason) const noexcept {
+    const recovery_steps chosen = Recovery::steps(reason);
+    return {chosen.steps, chosen.count, true};
+  }
+  bool operator==(const release_in_captures&) const = default;
 };
 
 /// Recovers like `Recovery`. If `fails_fast` is set, a request fails at once if the segment that it needs

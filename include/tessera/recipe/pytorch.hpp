@@ -23,7 +23,7 @@ namespace tessera::inline v0_1::recipe {
 /// As in PyTorch 2.6, max_split_size_mb and garbage_collection_threshold may release memory while a graph is captured. CUDA
 /// then ends the capture with an error. This recipe releases none:
 ///
-///     using safe = tessera::recipe::with<tessera::recipe::pytorch<>, tessera::policy::fail_fast<tessera::policy::recover_by_releasing_oversize<>>>;
+///     using safe = tessera::recipe::with<tessera::recipe::pytorch<>, tessera::policy::fail_fast<tessera::policy::recover_by_releasing_oversize>>;
 ///
 /// Settings, off by default:
 ///   * `rounding.table`: roundup_power2_divisions
@@ -38,7 +38,7 @@ struct pytorch_native final {
   using pages = policy::normal_pages;
   using growth = policy::grow_by_segments<>;
   using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
-  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize<true>>;
+  using recovery = policy::fail_fast<policy::release_in_captures<policy::recover_by_releasing_oversize>>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch_settings& settings) noexcept;
   /// Returns the policies for settings that this recipe accepts; aborts for others.

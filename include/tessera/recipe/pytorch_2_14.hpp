@@ -48,7 +48,7 @@ struct pytorch_2_14_native final {
   using growth = policy::grow_by_segments<2_MiB, tunable(20_MiB), 10_MiB, tunable(memory_limit{}),
                                           memory_limit::rounding::nearest>;
   using eviction = pytorch_native::eviction;
-  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize<>, tunable(false),
+  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize, tunable(false),
                                      policy::failure_reason::by_capacity, tunable(percent(100))>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {

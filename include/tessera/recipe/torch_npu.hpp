@@ -53,7 +53,7 @@ struct torch_npu_native final {
   using pages = policy::prefer_pages<tunable(page_choice{.pages = page_preference::huge_first})>;
   using growth = policy::grow_by_segments<>;
   using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
-  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize<>>;
+  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize>;
 
   [[nodiscard]] static constexpr bool accepts(const config::torch_npu::settings& settings) noexcept {
     return !settings.expandable_segments;

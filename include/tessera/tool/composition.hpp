@@ -522,11 +522,12 @@ struct any_eviction : eviction_choices {
 
 using recovery_expandable = policy::fail_fast<policy::recover_by_emptying_cache<>>;
 using recovery_choices =
-    one_of<policy::fail_fast<policy::recover_by_releasing_oversize<true>>,
-           policy::fail_fast<policy::recover_by_releasing_oversize<>>, recovery_expandable,
+    one_of<policy::fail_fast<policy::release_in_captures<policy::recover_by_releasing_oversize>>,
+           policy::fail_fast<policy::recover_by_releasing_oversize>, recovery_expandable,
            policy::recover_never, policy::recover_by_emptying_cache<>,
            policy::recover_by_emptying_cache<tunable(false)>,
-           policy::last_search<policy::fail_fast<policy::recover_by_releasing_oversize<true>>>,
+           policy::last_search<
+               policy::fail_fast<policy::release_in_captures<policy::recover_by_releasing_oversize>>>,
            policy::last_search<recovery_expandable>, own_recovery>;
 struct any_recovery : recovery_choices {
   any_recovery() = default;

@@ -127,7 +127,7 @@ void tell_a_limit_from_a_full_device() {
   EXPECT_TRUE(second_stream_is_served(100_MiB, {}));
 }
 TEST(per_stream_threads, tell_a_limit_from_a_full_device) {
-  tell_a_limit_from_a_full_device<with<pytorch<>, fail_fast<recover_by_releasing_oversize<>, true>>>();
+  tell_a_limit_from_a_full_device<with<pytorch<>, fail_fast<recover_by_releasing_oversize, true>>>();
   tell_a_limit_from_a_full_device<
       with<pytorch_family::expandable, fail_fast<recover_by_emptying_cache<>, true>>>();
 }

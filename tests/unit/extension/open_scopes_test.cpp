@@ -185,7 +185,7 @@ TEST(captures, release_memory_if_the_recovery_policy_says_so) {
   capture_on_a_small_device<as_pytorch> releasing;
   EXPECT_EQ(releasing.releases(), 2u);
   EXPECT_TRUE(releasing.served);
-  using safe = with<as_pytorch, fail_fast<recover_by_releasing_oversize<>>>;
+  using safe = with<as_pytorch, fail_fast<recover_by_releasing_oversize>>;
   capture_on_a_small_device<safe> keeping;
   EXPECT_EQ(keeping.releases(), 0u);
   EXPECT_FALSE(keeping.served);

@@ -33,11 +33,11 @@ TEST(recovery_policy, names_the_steps_in_order) {
     EXPECT_EQ(of(recover_by_emptying_cache<>{}, why), steps{all});
     EXPECT_EQ(of(recover_by_emptying_cache<tunable(false)>{}, why), steps{all});
     EXPECT_EQ(of(recover_by_emptying_cache<true>{}, why), (steps{all, exactly}));
-    EXPECT_EQ(of(recover_by_releasing_oversize<>{}, why), (steps{fitting, all}));
+    EXPECT_EQ(of(recover_by_releasing_oversize{}, why), (steps{fitting, all}));
   }
-  EXPECT_EQ(of(fail_fast<recover_by_releasing_oversize<>, true>{}, failure_reason::by_device),
+  EXPECT_EQ(of(fail_fast<recover_by_releasing_oversize, true>{}, failure_reason::by_device),
             (steps{fitting, all}));
-  EXPECT_EQ(of(fail_fast<recover_by_releasing_oversize<>, true>{}, failure_reason::by_limit), steps{});
+  EXPECT_EQ(of(fail_fast<recover_by_releasing_oversize, true>{}, failure_reason::by_limit), steps{});
 }
 TEST(fail_fast, counts_a_share_of_the_device_as_its_capacity) {
   using half = fail_fast<recover_never, true, failure_reason::by_capacity, percent(50)>;
@@ -58,7 +58,7 @@ TEST(last_search, adds_a_search_unless_the_request_must_fail_at_once) {
   constexpr auto by_device = failure_reason::by_device, by_limit = failure_reason::by_limit;
   EXPECT_EQ(of(last_search<recover_never>{}, by_device), steps{search});
   EXPECT_EQ(of(last_search<recover_by_emptying_cache<true>>{}, by_device), (steps{all, exactly, search}));
-  using torch = last_search<fail_fast<recover_by_releasing_oversize<>>>;
+  using torch = last_search<fail_fast<recover_by_releasing_oversize>>;
   torch recovery;
   EXPECT_EQ(of(recovery, by_limit), (steps{fitting, all, search}));
   recovery.fails_fast = true;

@@ -169,7 +169,7 @@ TEST(limiting, limits_stitched_pages) {
 }
 
 TEST(limiting, a_refusal_because_of_the_limit_differs_from_a_full_device) {
-  using recipe = with<pytorch<>, fail_fast<recover_by_releasing_oversize<>, true>>;
+  using recipe = with<pytorch<>, fail_fast<recover_by_releasing_oversize, true>>;
   caching_allocator<recipe, limited_simulated> pool(limited_simulated(simulated_device{}, 40_MiB));
   pool.deallocate(pool.allocate(30_MiB));
   EXPECT_EQ(pool.try_allocate(35_MiB), nullptr);

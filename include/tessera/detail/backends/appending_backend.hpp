@@ -89,7 +89,7 @@ struct appending_backend : range_backend_defaults {
     [[nodiscard]] std::size_t releasable(const block& idle) const noexcept {
       return ranges_.releasable(idle);
     }
-    std::size_t release(block& idle, bool = false) noexcept { return ranges_.release(idle); }
+    std::size_t release(block& idle) noexcept { return ranges_.release(idle); }
     [[nodiscard]] mapped_ranges<Manager>& ranges() noexcept { return ranges_; }
     void shrink() noexcept { ranges_.shrink(); }
     [[nodiscard]] std::size_t metadata_bytes() const noexcept { return ranges_.metadata_bytes(); }

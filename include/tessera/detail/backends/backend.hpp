@@ -100,8 +100,8 @@ struct segment_backend : backend_defaults {
       return manager_.may_unmap(idle.address, idle.size) && manager_.is_stream_work_done(idle) ? idle.size
                                                                                                : 0;
     }
-    std::size_t release(block& idle, bool in_captures = false) noexcept {
-      return manager_.is_stream_work_done(idle) ? manager_.release(idle, in_captures) : 0;
+    std::size_t release(block& idle) noexcept {
+      return manager_.is_stream_work_done(idle) ? manager_.release(idle) : 0;
     }
 
     void shrink() noexcept { manager_.shrink(); }

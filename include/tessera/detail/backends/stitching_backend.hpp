@@ -336,7 +336,7 @@ struct stitching_backend : range_backend_defaults {
     [[nodiscard]] std::size_t releasable(const block& idle) const noexcept {
       return stitched_.ranges().releasable(idle);
     }
-    std::size_t release(block& idle, bool = false) noexcept { return stitched_.ranges().release(idle); }
+    std::size_t release(block& idle) noexcept { return stitched_.ranges().release(idle); }
     [[nodiscard]] mapped_ranges<Manager>& ranges() noexcept { return stitched_.ranges(); }
     [[nodiscard]] const stitched_ranges<Manager>& stitched() const noexcept { return stitched_; }
     void copy_peaks(const auto& from) noexcept { stitched_.copy_peaks(from.stitched()); }

@@ -93,8 +93,8 @@ class block_manager {
   using time = std::conditional_t<has_clock, std::uint64_t, pool_searches>;
   static constexpr bool measures_calls = !std::is_void_v<typename Traits::call_clock>;
 
-  block_manager(Provider provider, extensions_type& extensions)
-      : provider_(std::move(provider)), extensions_(extensions) {}
+  block_manager(Provider provider, extensions_type& extensions, bool in_captures = false)
+      : provider_(std::move(provider)), extensions_(extensions), releases_in_captures_(in_captures) {}
   block_manager& operator=(block_manager&&) = delete;
 
   [[nodiscard]] Provider& provider() noexcept { return provider_; }
@@ -378,11 +378,11 @@ class block_manager {
     return whole;
   }
   /// Releases an idle segment to the device. Returns its bytes, or 0 if an extension keeps it or the device failed; the
-  /// segment then stays. It also stays while the device must not be waited for, unless `in_captures` is true.
-  [[gnu::cold]] std::size_t release(block& idle, bool in_captures = false) noexcept {
+  /// segment then stays. It also stays while the device must not be waited for, unless the recovery policy releases in captures.
+  [[gnu::cold]] std::size_t release(block& idle) noexcept {
     const std::uintptr_t address = idle.address;
     const std::size_t bytes = idle.size;
-    if (!(in_captures || may_wait()) || !may_unmap(address, bytes)) return 0;
+    if (!(releases_in_captures_ || may_wait()) || !may_unmap(address, bytes)) return 0;
     segment& owner = segment_of(idle);
     idle.list->template erase<order>(idle);
     segments_.begin_release(owner, bytes);
@@ -925,6 +925,7 @@ class block_manager {
   [[TESSERA_NO_UNIQUE_ADDRESS]] counters_type counters_;
   [[TESSERA_NO_UNIQUE_ADDRESS]] extension_link<extensions_type> extensions_;
   std::size_t requested_from_device_ = 0;
+  const bool releases_in_captures_;
   [[TESSERA_NO_UNIQUE_ADDRESS]] std::array<std::uint64_t, measures_calls ? 2 : 0>
       releases_{};  // their ticks, their number
   [[TESSERA_NO_UNIQUE_ADDRESS]] pending_frees<Provider, Traits::uses_events> pending_;
