@@ -7,6 +7,7 @@
 #include <tessera/law/provider_laws.hpp>
 #include <tessera/law/recipe_laws.hpp>
 #include <tessera/policy/chunks.hpp>
+#include <tessera/policy/evict_above.hpp>
 #include <tessera/policy/evict_after.hpp>
 #include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/provider/adaptor.hpp>
@@ -92,6 +93,8 @@ static_assert(law::policy(policy::evict_at_free<tunable(unlimited)>{}) &&
               law::policy(policy::evict_at_free<1_MiB>{}));
 static_assert(law::policy(policy::evict_idle_above<percent(60)>{}) &&
               law::policy(policy::evict_idle_above<>{.threshold = percent(99)}));
+static_assert(law::policy(policy::evict_above<1_GiB>{}) && law::policy(policy::evict_above<percent(10)>{}) &&
+              law::policy(policy::evict_above<tunable(percent(10))>{.cap = percent(99)}));
 static_assert(law::policy(policy::evict_after<>{}) && law::policy(policy::evict_after<0>{}) &&
               law::policy(policy::evict_after<unlimited>{}));
 static_assert(law::policy(policy::evict_after<200, policy::decay_curve::smooth>{}) &&

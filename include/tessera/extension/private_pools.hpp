@@ -56,6 +56,13 @@ class stream_filter {
   constexpr stream_filter(function condition, void* context) noexcept
       : condition_(condition), context_(context) {}
 
+  /// Selects every request that the calling thread makes. Close the scope before the thread ends: a later thread may count
+  /// as this one.
+  [[nodiscard]] static stream_filter of_this_thread() noexcept {
+    static thread_local char mark;
+    return {[](void* thread, stream_id) noexcept { return thread == &mark; }, &mark};
+  }
+
   /// Whether the requests of a stream are selected. It calls the condition, if there is one.
   [[nodiscard]] bool selects(stream_id stream) const noexcept {
     if (condition_ != nullptr) return condition_(context_, stream);

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/policy/chunks.hpp>
+#include <tessera/policy/evict_above.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -74,6 +75,30 @@ TEST(evict_at_free, wants_something_where_more_than_its_size_is_cached) {
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::before_growth, {.cached = 5_MiB}), 0u);
   EXPECT_FALSE(eviction.is_candidate(4_MiB, {}));
   EXPECT_TRUE(eviction.is_candidate(4_MiB + 1, {}));
+}
+
+TEST(evict_above, keeps_at_most_its_cap_and_the_youngest) {
+  pool_with<evict_above<tunable(std::size_t{2_GiB})>> pool(simulated_device{}, {.eviction = {.cap = 4_MiB}});
+  std::vector<void*> blocks;
+  for (int i = 0; i < 6; ++i) blocks.push_back(pool.allocate(1_MiB));
+  for (void* const p : blocks) {
+    pool.deallocate(p);
+    EXPECT_LE(pool.current_usage().cached, 4_MiB);
+  }
+  EXPECT_EQ(pool.current_usage().reserved, 4_MiB);
+  pool.deallocate(pool.allocate(8_MiB));  // more than the cap by itself
+  EXPECT_LE(pool.current_usage().cached, 4_MiB);
+}
+
+TEST(evict_above, takes_a_share_of_the_limit) {
+  constexpr evict_above<percent(10)> eviction{};
+  constexpr usage now{.cached = 3_GiB, .reserved = 10_GiB, .limit = 20_GiB};
+  EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, now), 1_GiB);
+  EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::on_request, now), 1_GiB);
+  EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::before_growth, now), 0u);
+  EXPECT_TRUE(eviction.should_evict({.age = 7, .candidates = 2, .total_age = 10, .remaining = 1}));
+  EXPECT_FALSE(eviction.should_evict({.age = 4, .candidates = 2, .total_age = 10, .remaining = 1}));
+  EXPECT_FALSE(eviction.should_evict({.age = 7, .candidates = 2, .total_age = 10, .remaining = 0}));
 }
 
 TEST(evict_idle_segments, distinguishes_both_triggers) {
