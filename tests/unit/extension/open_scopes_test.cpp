@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -189,6 +190,16 @@ TEST(captures, release_memory_if_the_recovery_policy_says_so) {
   capture_on_a_small_device<safe> keeping;
   EXPECT_EQ(keeping.releases(), 0u);
   EXPECT_FALSE(keeping.served);
+}
+
+TEST(open_scopes, may_select_the_requests_of_one_thread) {
+  allocator in;
+  const pool_id pool = pools_of(in).create();
+  ASSERT_TRUE(pools_of(in).open(pool, stream_filter::of_this_thread(), scope_kind::plain));
+  EXPECT_EQ(destination(in, stream_id{3}), pool);
+  std::thread([&] { EXPECT_EQ(destination(in, stream_id{3}), default_pools); }).join();
+  ASSERT_TRUE(pools_of(in).close(pool));
+  EXPECT_EQ(destination(in, stream_id{3}), default_pools);
 }
 
 }  // namespace
