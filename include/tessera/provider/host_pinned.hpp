@@ -33,9 +33,10 @@ namespace tessera::inline v0_1::provider {
 ///
 /// It is thread-safe. Calls about streams and events do not wait for calls about memory.
 ///
-/// After fork(), the child process has none of the threads. There, an inherited provider gives and takes no memory, and
-/// last_error() says why; its streams have ended. It may be destroyed, and the memory stays until the child ends or calls exec.
-/// Cached blocks of an inherited allocator must not be used: the parent may use the same pages.
+/// After fork(), the child process has none of the threads. There, the streams of an inherited provider have ended, and it makes
+/// no others and exports nothing. It still gives and takes memory, unless a thread of the parent was inside it at the fork:
+/// then each call fails. It may be destroyed; what it holds stays until the child ends or calls exec. Blocks that the parent
+/// allocated must not be used: the parent may use the same pages.
 class host_pinned {
  public:
   static constexpr bool is_thread_safe = true;
@@ -110,15 +111,14 @@ class host_pinned {
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept { return detail::host_page_size(kind); }
   /// Bytes that count against the capacity: acquired segments and created memory.
   [[nodiscard]] std::size_t used() const noexcept {
-    if (!state_.is_here()) return 0;
-    const std::lock_guard lock(state_->mutex);
-    return bank_->used();
+    const std::unique_lock<std::mutex> lock = hold();
+    return lock ? bank_->used() : 0;
   }
   /// What this provider and its other banks hold together.
   [[nodiscard]] holdings held() const noexcept {
     holdings now;
-    if (!state_.is_here()) return now;
-    const std::lock_guard lock(state_->mutex);
+    const std::unique_lock<std::mutex> lock = hold();
+    if (!lock) return now;
     const auto add_locked = [&](void*, const auto& range) { now.locked += range.locked ? range.bytes : 0; };
     now.acquired = state_->memory.segments().bytes();
     state_->memory.segments().for_each(add_locked);
@@ -186,6 +186,7 @@ class host_pinned {
   /// Exports to processes of the same user or of root. The first call starts a thread that answers importers.
   bool export_memory(const physical& memory, importers who, shareable& name) noexcept {
     const auto add_export = [&]() -> const char* {
+      if (!state_.is_here()) return is_forked;
       const detail::host_physical::physical_memory* const source =
           state_->physical_memory.find(memory.number);
       if (source == nullptr) return detail::host_physical::no_memory;
@@ -235,12 +236,11 @@ class host_pinned {
 
   /// Returns why the latest failed call about memory failed, and a remedy; empty if no call failed.
   [[nodiscard]] std::string last_error() const {
-    if (!state_.is_here()) return is_forked;
-    const std::lock_guard lock(state_->mutex);
-    return state_->latest.text();
+    const std::unique_lock<std::mutex> lock = hold();
+    return lock ? state_->latest.text() : is_forked;
   }
 
-  refusal take_refusal() noexcept { return state_.is_here() ? state_->refused.take() : refusal(is_forked); }
+  refusal take_refusal() noexcept { return state_->refused.take(); }
 
   /// Creates a stream. The default stream, 0, always exists.
   ///   Throws:  std::bad_alloc; std::system_error if the system starts no thread
@@ -362,7 +362,7 @@ class host_pinned {
 
   static constexpr const char* is_forked =
       "host_pinned: this process was forked from the one that made the provider, and lacks its threads; make "
-      "another after the fork";
+      "another after the fork for streams and exports";
 
   host_pinned(std::shared_ptr<state> shared, const options& settings) : state_(std::move(shared)) {
     detail::host_bank bank{settings.capacity, settings.pin, settings.node,
@@ -372,12 +372,17 @@ class host_pinned {
     bank_ = state_->memory.add_bank(std::move(bank));
   }
 
+  /// Locks the mutex. In a forked process, does not wait for it: a thread of the parent may have held it, and has no end there.
+  [[nodiscard]] std::unique_lock<std::mutex> hold() const noexcept {
+    if (state_.is_here()) return std::unique_lock(state_->mutex);
+    return {state_->mutex, std::try_to_lock};
+  }
   /// Makes a call under the mutex. It returns null, or the reason of its failure, which is recorded.
   ///   Returns:  whether the call worked
   template <typename F>
   bool run(const char* call, const void* at, std::size_t bytes, F make_call) noexcept {
-    if (!state_.is_here()) return false;
-    const std::lock_guard lock(state_->mutex);
+    const std::unique_lock<std::mutex> lock = hold();
+    if (!lock) return false;
     const char* const rule = make_call();
     if (rule != nullptr) state_->latest = {call, at, bytes, rule};
     return rule == nullptr;
