@@ -52,7 +52,7 @@ class simulated_stand final : public stand {
   std::string left() override {
     const auto held = device.held();
     if (device.used() != 0 || held.handles != 0) return "the device still holds memory";
-    if (device.live_events() != 0) return "the device still has events that nobody discarded";
+    if (device.live_events() != 0) return "events were recorded and never discarded";
     return held.reserved != 0 || held.mapped != 0 ? "the device still has ranges" : "";
   }
   tessera::detail::simulated_calls* calls() override { return &device; }

@@ -169,7 +169,7 @@ struct key_definition {
             effect, min,    (std::uint64_t{1} << 40) - 1, rule};
   }
 
-  /// Who reads the key: the name before the effect, "none" if nobody does. Empty if the policies of a recipe do.
+  /// The name of the reader, which stands before the effect. Empty if policies of a recipe read the key; "none" if nothing does.
   [[nodiscard]] constexpr std::string_view reader() const noexcept {
     const std::size_t end = effect.find(": ");
     return end == effect.npos ? std::string_view{} : effect.substr(0, end);

@@ -516,6 +516,7 @@ namespace tessera::inline v0_1::config::detail {
 template <error_code Code, std::size_t Offset, auto Key, auto Rule>
 struct setting_refused;
 
+/// Copies a text of `Length` characters into a template argument, which compilers print.
 template <std::size_t Length>
 [[nodiscard]] consteval fixed_string<Length + 1> copy_of(std::string_view text) {
   char chars[Length + 1]{};

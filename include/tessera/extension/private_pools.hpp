@@ -139,10 +139,10 @@ class pool_upstream {
 /// Says what else a scope changes, besides the pool of requests.
 enum class scope_kind : unsigned char {
   /// While it is open, the device may capture a graph. The allocator then records no events, queries none and waits for
-  /// none, so that frees with recorded streams wait; and no memory goes back to the device. Only with
-  /// policy::release_in_captures, as in pytorch<>, recovery and eviction may release memory, as in PyTorch
-  /// 2.6. If another thread trims, recovers or puts memory to sleep when it opens, that thread makes at most one more device
-  /// call, and then stops.
+  /// none, so that frees with recorded streams wait; and no memory goes back to the device. With
+  /// policy::release_in_captures, which pytorch<> has because PyTorch 2.6 decides so, recovery and eviction may release
+  /// memory. If another thread trims, recovers or puts memory to sleep when the scope opens, that thread makes at most one
+  /// more device call, and then stops.
   ///
   /// A recipe that reuses blocks across streams, such as cuda_async, still asks the device for the order of streams.
   /// cuda_device answers by recording and querying events, which CUDA may refuse during a capture in its global mode. So

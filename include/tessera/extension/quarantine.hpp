@@ -418,7 +418,7 @@ class quarantine::state : public tessera::detail::extension_defaults {
 
   [[nodiscard]] bool is_unused(const part& p) const noexcept {
     bool is = true;
-    for_each_block(p.begin, p.end, [&is](const block& b) { is = is && (b.is_free() || b.is_held()); });
+    for_each_block(p.begin, p.end, [&is](const block& b) { is = is && b.is_idle(); });
     return is;
   }
   /// Whether released memory goes to the device, and not to an adaptor or a source that may give it again.

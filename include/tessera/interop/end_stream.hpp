@@ -36,8 +36,8 @@ void release_idle_of(Manager& manager, Backend& backend, stream_id key) noexcept
       (void)backend.release(idle);
       return true;
     };
-    std::size_t tries = in.reserved / min_alignment +
-                        1;  // blocks that come during a release do not prolong the walk for ever
+    // A bound, because other threads may free blocks during a release.
+    std::size_t tries = in.reserved / min_alignment + 1;
     for (std::size_t pool = 0; pool < traits::pools; ++pool) {
       free_list* const list = manager.find_or_create_list(in, pool, key);
       if (list == nullptr) continue;

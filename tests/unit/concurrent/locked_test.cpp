@@ -447,7 +447,7 @@ TEST(locked_threads, explain_out_of_memory_of_a_stream) {
   }
 }
 
-// A driver runs out of events that nobody discards.
+// Events that are not discarded stay with the driver, which has a limited number.
 TEST(locked, discards_events_that_are_not_ready) {
   const auto events_after_trims = [](auto& pool) {
     pool.deallocate(pool.allocate(50_MiB));

@@ -226,7 +226,8 @@ class mapped_ranges {
   }
 
   /// Unmaps the chunks that lie wholly in a free block and for which `which(chunk)` is true. First waits for
-  /// the work that may use them. Unmaps none while the device must not be waited for. Calls then(chunk, unmapped block) for each chunk.
+  /// the work that may use them, so it unmaps none while the device must not be waited for. Calls
+  /// then(chunk, unmapped block) for each chunk.
   ///   Returns:  the bytes of the unmapped chunks
   template <typename Which, typename Then>
   std::size_t unmap_chunks(block& idle, Which which, Then then) noexcept {

@@ -378,7 +378,8 @@ class block_manager {
     return whole;
   }
   /// Releases an idle segment to the device. Returns its bytes, or 0 if an extension keeps it or the device failed; the
-  /// segment then stays. It also stays while the device must not be waited for, unless the recovery policy releases in captures.
+  /// segment then stays. It also stays while the device must not be waited for, unless the recovery policy releases in
+  /// captures.
   [[gnu::cold]] std::size_t release(block& idle) noexcept {
     const std::uintptr_t address = idle.address;
     const std::size_t bytes = idle.size;
