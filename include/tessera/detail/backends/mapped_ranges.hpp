@@ -136,9 +136,9 @@ class mapped_ranges {
     if (max < size) return nullptr;
     const std::size_t min = align_up(size, growth.mapping);
     std::size_t bytes = larger(min, smaller(max, align_up(range_wanted(list), growth.mapping)));
-    longest_ = larger(longest_, bytes);
     void* memory = nullptr;
     while ((memory = provider().reserve(bytes, alignment_of(growth.mapping))) == nullptr) {
+      longest_refused_ = larger(longest_refused_, bytes);
       if (bytes > min) {
         bytes = larger(min, align_up(bytes / 2, growth.mapping));
       } else if (!std::exchange(makes_room, false) || !release_idle()) {
@@ -356,10 +356,10 @@ class mapped_ranges {
   void shrink() noexcept {
     chunks_.retry_orphaned(provider());
     for_each_range([this](segment& range) {
-      // A range that is short, because others had the addresses, would serve less than another one may.
+      // A range that is short, because the device refused a longer one, would serve less than another one may now.
       const auto& owner = Manager::group_of(*range.list);
       const bool is_unused = owner.is_private() && manager_.may_release(owner);
-      if (is_unused || range.first().size < longest_) unreserve_if_empty(range);
+      if (is_unused || range.first().size < longest_refused_) unreserve_if_empty(range);
     });
     chunks_.shrink();
     manager_.shrink();
@@ -465,8 +465,8 @@ class mapped_ranges {
   Manager& manager_;
   chunks_type chunks_{manager_.counters().device_bytes};
   std::size_t alignment_ = std::size_t{1} << 62;
-  std::size_t longest_ = 0;  // bytes that a range had, or was to have
-  std::size_t ranges_ = 0;   // their number
+  std::size_t longest_refused_ = 0;  // bytes of the longest range that the device refused
+  std::size_t ranges_ = 0;           // their number
 };
 
 }  // namespace tessera::inline v0_1::detail
