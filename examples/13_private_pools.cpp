@@ -24,7 +24,7 @@ struct graph {
 /// Records the requests of a step. Its temporary block returns to the pool, so no other request gets it.
 graph capture(allocator_type& allocator, tessera::stream_id stream) {
   graph made{tessera::extension::private_pool(allocator)};
-  const tessera::extension::pool_scope scope(made.memory, stream);
+  const tessera::extension::pool_scope scope(made.memory, stream, tessera::extension::scope_kind::capture);
   void* const temporary = allocator.allocate(30_MiB, stream);
   void* const result = allocator.allocate(10_MiB, stream);
   allocator.deallocate(temporary);

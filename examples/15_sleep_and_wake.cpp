@@ -21,7 +21,7 @@ using allocator_type =
                                tessera::extension::private_pools, tessera::extension::sleep_mode>;
 
 char* allocate_in(tessera::extension::private_pool<allocator_type>& pool, std::size_t bytes) {
-  const tessera::extension::pool_scope scope(pool);
+  const tessera::extension::pool_scope scope(pool, tessera::extension::scope_kind::plain);
   return static_cast<char*>(pool.allocator().allocate(bytes));
 }
 

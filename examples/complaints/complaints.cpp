@@ -176,7 +176,7 @@ double hidden_in_graph_pool(bool lends) {
   const extension::private_pool graph(memory);
   std::vector<void*> live;
   {
-    const extension::pool_scope capture(graph);
+    const extension::pool_scope capture(graph, extension::scope_kind::capture);
     memory.deallocate(memory.allocate(gib(2.3)));
     live.push_back(memory.allocate(16_MiB));  // in the block that was freed
   }
@@ -306,7 +306,7 @@ const complaint list[] = {
         []<typename R>(as<R>) {
           allocator<R, extension::private_pools> memory(device(80_GiB));
           const extension::private_pool pool(memory);
-          const extension::pool_scope scope(pool);
+          const extension::pool_scope scope(pool, extension::scope_kind::capture);
           int failed = fails_to_serve(memory, 60_GiB);
           failed += fails_to_serve(memory, 70_GiB);
           return checked(memory, failed);
@@ -448,7 +448,7 @@ const complaint list[] = {
         [] {
           allocator<pytorch<>, extension::private_pools> memory(device(16_GiB));
           const extension::private_pool pool(memory);
-          const extension::pool_scope loading(pool);
+          const extension::pool_scope loading(pool, extension::scope_kind::capture);
           convert_weights(memory);
           return peak_gib(memory);
         },

@@ -135,6 +135,8 @@ replay::verb_result draw_one(const replay::arguments& args, const replay::run_tr
   const tessera::trace::program program(trace.made);
   picture shown{trace.made.name, &trace.made,      program.peak_live(),
                 used.capacity,   program.sleeps(), trace.events_at_start};
+  if (all.source.has_value() && trace.device < all.source->dropped.size())
+    shown.events_dropped = all.source->dropped[trace.device];
   std::optional<read_result<recorded_run>> did;
   if (trace.verified) did = find_recorded_run(*all.source, trace);
   const auto* const history = did ? std::get_if<recorded_run>(&*did) : nullptr;

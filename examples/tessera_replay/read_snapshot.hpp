@@ -230,6 +230,12 @@ class snapshot_reader {
       for (std::size_t i = 0; i < marks->items.size() && in_.good(); ++i)
         read_annotation(source_[marks->items[i]]);
     }
+    const pickled* const dropped = source_.find(root, "dropped_trace_entries");
+    if (dropped != nullptr && in_.good() &&
+        in_.charge(*dropped, dropped->items.size(), sizeof(std::uint64_t))) {
+      for (const std::uint32_t count : dropped->items)
+        out_.dropped.push_back(in_.natural(&source_[count], "dropped_trace_entries"));
+    }
     if (in_.good()) check_order();
     if (in_.good()) read_host_memory(root);
     if (auto error = in_.error(out_.name)) return std::move(*error);

@@ -74,6 +74,9 @@ std::string replay::report::lead(const picture& shown) {
   if (shown.events_at_start != 0)
     text += " The first " + plural(shown.events_at_start, "event allocates", "events allocate") +
             " what was live when the history begins.";
+  if (shown.events_dropped != 0)
+    text += " The history was full: " + plural(shown.events_dropped, "event", "events") +
+            " before its first " + (shown.events_dropped == 1 ? "was" : "were") + " dropped.";
   return text;
 }
 

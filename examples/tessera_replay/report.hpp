@@ -33,11 +33,12 @@ struct drawn_run {
 struct picture {
   std::string trace;  ///< the title
   const tessera::trace::recording* source;
-  std::size_t peak_live = 0;        ///< bytes as requested
-  std::size_t capacity = 0;         ///< bytes
-  std::size_t sleeps = 0;           ///< sleeps and wakes
-  std::size_t events_at_start = 0;  ///< the first events allocate what was live when the history begins
-  std::string note{};               ///< about a plan; empty if there is nothing to say
+  std::size_t peak_live = 0;         ///< bytes as requested
+  std::size_t capacity = 0;          ///< bytes
+  std::size_t sleeps = 0;            ///< sleeps and wakes
+  std::size_t events_at_start = 0;   ///< the first events allocate what was live when the history begins
+  std::uint64_t events_dropped = 0;  ///< before the history begins, because it was full
+  std::string note{};                ///< about a plan; empty if there is nothing to say
   std::vector<drawn_run> runs{};
   std::vector<recipe_result> results{};
 };

@@ -64,9 +64,10 @@ struct core_types {
   });
   if (bytes > max_request) return numbers;
   numbers.block = p.rounding.block_size(bytes);
-  numbers.segment = segment_size_for(blocks, p, numbers.block);
   if constexpr (std::remove_cvref_t<decltype(p.growth)>::backend::has_ranges)
     numbers.segment = align_up(numbers.block, mapping_unit(p, numbers.block));
+  else
+    numbers.segment = segment_size_for(blocks, p, numbers.block);
   return numbers;
 }
 
@@ -647,7 +648,7 @@ class caching_allocator {
     const request want;
     policy::failure_reason why{};    // why the last attempt to grow failed
     policy::recovery_steps steps{};  // what recovery tries; empty before it begins
-    bool exactly = false;            // whether growth asks for exactly the block's size
+    bool exactly = false;            // whether each growth asks for exactly the block's size
     bool rejected = false;           // whether the recovery policy failed an attempt to grow at once
   };
 
@@ -678,11 +679,8 @@ class caching_allocator {
         continue;
       }
       if (!take_step(step, now.want)) continue;
-      const bool exactly = now.exactly;
-      now.exactly = exactly || step == policy::recovery_steps::step::retry_exact_size;
-      detail::block* const found = reuse_or_grow(now, current_usage());
-      now.exactly = exactly;
-      if (found != nullptr) return found;
+      const bool exactly = step == policy::recovery_steps::step::retry_exact_size;
+      if (detail::block* const found = reuse_or_grow(now, current_usage(), exactly)) return found;
     }
     return nullptr;
   }
@@ -724,7 +722,8 @@ class caching_allocator {
     return (polls_here && process_events()) || freed;
   }
   /// Gets memory from other streams, if the recipe allows it, or from the device. `current` is the usage before that.
-  [[gnu::cold]] detail::block* reuse_or_grow(miss_state& now, const usage& current) noexcept {
+  [[gnu::cold]] detail::block* reuse_or_grow(miss_state& now, const usage& current,
+                                             bool exactly = false) noexcept {
     const request& want = now.want;
     if (!may_serve(want)) return nullptr;  // another thread may have forbidden it meanwhile
     if constexpr (Recipe::streams::reuses_across_streams) {
@@ -733,7 +732,7 @@ class caching_allocator {
       if (auto* const found = admit(sharing_.take_from_other_streams(*list, want.size, policies_), want))
         return found;
     }
-    return grow(now, current);
+    return grow(now, current, exactly || now.exactly);
   }
   /// Prepares the free list of a request. Sets `why` if host memory ran out.
   detail::free_list* prepare_list(miss_state& now) noexcept {
@@ -742,14 +741,13 @@ class caching_allocator {
     return list;
   }
   /// Asks the device for memory. Sets `why` if it fails.
-  detail::block* grow(miss_state& now, const usage& current) noexcept {
+  detail::block* grow(miss_state& now, const usage& current, bool exactly) noexcept {
     using enum policy::failure_reason;
     const request& want = now.want;
     if constexpr (requires { policies_.growth.note_growth(policies_.eviction, current, want.size); })
       policies_.growth.note_growth(policies_.eviction, current,
                                    detail::left_on(provider(), current.reserved));
-    const std::size_t segment =
-        detail::segment_size_for(manager_, policies_, current, want.size, now.exactly);
+    const std::size_t segment = detail::segment_size_for(manager_, policies_, current, want.size, exactly);
     const bool may_start = extensions::is_empty || extensions_.may_start_growth(*want.group, segment);
     now.why = may_start ? detail::predict_failure(manager_, policies_, segment, current) : by_extension;
     if (is_growth_pointless(now.why)) {
@@ -781,17 +779,23 @@ class caching_allocator {
   /// Takes a recovery step.
   ///   Returns:  whether another try may succeed
   bool take_step(policy::recovery_steps::step step, const request& want) noexcept {
-    if (step == policy::recovery_steps::step::retry_exact_size) return true;
-    if (step == policy::recovery_steps::step::release_cached) {
-      if (!manager_.may_wait()) return false;
-      empty_cache(0);
-      if constexpr (detail::reclaiming_provider<Provider>) void(manager_.may_wait() && provider().reclaim());
-      ++manager_.counters().num_alloc_retries;
-      if (manager_.may_wait()) evict(policy::eviction_trigger::after_free);
-      return true;
+    using enum policy::recovery_steps::step;
+    const std::size_t before = manager_.reserved_after_releases();
+    switch (step) {
+      case release_oversize: return release_oversize_of(want);
+      case release_one:
+        release_idle(before - 1, at_least{want.size});
+        return manager_.reserved_after_releases() < before;
+      case release_cached:
+        if (!manager_.may_wait()) return false;
+        empty_cache(0);
+        if constexpr (detail::reclaiming_provider<Provider>)
+          void(manager_.may_wait() && provider().reclaim());
+        ++manager_.counters().num_alloc_retries;
+        if (manager_.may_wait()) evict(policy::eviction_trigger::after_free);
+        return true;
+      default: return true;
     }
-    detail::free_list* const list = manager_.find_or_create_list(*want.group, want.pool, want.key);
-    return list != nullptr && release_oversize(*list, want.size);
   }
 
   // Releasing memory to the device. A capture forbids it, except here if in_captures() is true.
@@ -799,15 +803,21 @@ class caching_allocator {
   [[nodiscard]] bool in_captures() const noexcept {
     return policies_.recovery.steps(policy::failure_reason::by_device).in_captures;
   }
-  /// Releases free oversize blocks until `wanted` bytes went back.
-  ///   Returns:  whether that many went back
-  [[gnu::cold]] bool release_oversize(detail::free_list& list, std::size_t wanted) noexcept {
-    const std::size_t oversize = policies_.split.oversize_from();
-    const auto release = [this](detail::block& b) { return backend_.release(b); };
+  /// Releases free oversize blocks of the request's list until its block's size went back.
+  ///   Returns:  whether that many bytes went back
+  [[gnu::cold]] bool release_oversize_of(const request& want) noexcept {
     using order = typename manager::order;
-    return oversize <= unlimited / 2 && (in_captures() || manager_.may_wait()) &&
-           detail::release_largest<order, manager::traits::has_ranges>(list, wanted, oversize, release);
+    const std::size_t oversize = policies_.split.oversize_from();
+    if (oversize > unlimited / 2 || (!in_captures() && !manager_.may_wait())) return false;
+    detail::free_list* const list = manager_.find_or_create_list(*want.group, want.pool, want.key);
+    const auto release = [this](detail::block& b) { return backend_.release(b); };
+    return list != nullptr &&
+           detail::release_largest<order, manager::traits::has_ranges>(*list, want.size, oversize, release);
   }
+  struct at_least {
+    std::size_t bytes;
+    bool operator()(const detail::block& b) const noexcept { return b.size >= bytes; }
+  };
   /// Releases the idle segments for which may_release(block) is true, until at most `keep` bytes are reserved.
   template <typename F>
   [[gnu::cold]] void release_idle(std::size_t keep, F may_release) noexcept {
@@ -823,7 +833,7 @@ class caching_allocator {
   [[gnu::cold]] void empty_cache(std::size_t keep) noexcept {
     manager_.wait_for_pending_of([](const auto&) { return true; });
     sharing_.wait_for_unfinished_work();
-    release_idle(keep, [](const detail::block&) { return true; });
+    release_idle(keep, at_least{0});
     if (manager_.may_wait()) shrink();
   }
   void shrink() noexcept {

@@ -374,10 +374,12 @@ void let_a_scope_ask() {
   const watchdog guard("a stream_filter uses the allocator", std::chrono::seconds(60));
   Pool pool{of(room)};
   extension::private_pool own(pool);
-  const extension::pool_scope scope(own, {[](void* asked, stream_id) noexcept {
-                                            return static_cast<Pool*>(asked)->current_usage().reserved == 0;
-                                          },
-                                          &pool});
+  const extension::pool_scope scope(own,
+                                    {[](void* asked, stream_id) noexcept {
+                                       return static_cast<Pool*>(asked)->current_usage().reserved == 0;
+                                     },
+                                     &pool},
+                                    extension::scope_kind::plain);
   (void)pool.try_allocate(1000);
 }
 template <typename Pool>
@@ -386,7 +388,7 @@ void let_a_source_ask() {
   Pool pool{of(room)};
   asking_source<Pool> from{&pool};
   extension::private_pool own(pool, extension::pool_upstream(from));
-  const extension::pool_scope scope(own);
+  const extension::pool_scope scope(own, extension::scope_kind::capture);
   (void)pool.try_allocate(1000);
 }
 TEST_F(callbacks_in_threads_death, no_scope_and_no_source_of_a_pool_uses_the_allocator) {

@@ -87,7 +87,7 @@ struct checkpoints : testing::Test {
   using pool_type = extension::private_pool<allocator>;
 
   void* allocate(const pool_type& pool, std::size_t bytes, stream_id stream = one) {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     void* const p = device_memory.try_allocate(bytes, stream);
     EXPECT_EQ(device_memory.audit(), nullptr);
     return p;
@@ -286,7 +286,7 @@ TYPED_TEST(checkpoints, are_refused_while_blocks_are_live_by_handle) {
   const extension::pool_checkpoint made = this->checkpoint(pool);
   block_handle h;
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     h = on.allocate_by_handle(40_MiB, one);
   }
   EXPECT_STREQ(checkpoints_of(pool).record().why(), "a block of the pool is live by handle");
@@ -300,7 +300,7 @@ TYPED_TEST(checkpoints, are_refused_while_blocks_are_live_by_handle) {
 TYPED_TEST(checkpoints, work_while_a_scope_is_open) {
   auto& on = this->device_memory;
   extension::private_pool pool(on);
-  const extension::pool_scope scope(pool);
+  const extension::pool_scope scope(pool, extension::scope_kind::capture);
   void* const p = on.allocate(5_MiB, one);
   const extension::pool_checkpoint made = this->checkpoint(pool);
   this->free(p);
@@ -371,7 +371,7 @@ TYPED_TEST(checkpoint_streams, give_events_to_blocks_freed_in_a_scope) {
   extension::private_pool pool(on);
   void* const p = this->allocate(pool, 5_MiB);
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     ASSERT_TRUE(on.record_stream(p, two));
     this->free(p);
     EXPECT_STREQ(checkpoints_of(pool).record().why(), "a block of the pool is pending")
@@ -382,7 +382,7 @@ TYPED_TEST(checkpoint_streams, give_events_to_blocks_freed_in_a_scope) {
   void* const q = this->allocate(pool, 5_MiB);
   ASSERT_TRUE(on.record_stream(q, two));
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     this->free(q);
   }
   EXPECT_STREQ(checkpoints_of(pool).record().why(), "a block of the pool is pending")
@@ -398,14 +398,14 @@ TEST(checkpoint_shared_streams, are_refused_while_another_stream_works_on_a_bloc
   extension::private_pool pool(on);
   void *p = nullptr, *q = nullptr;
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     p = on.allocate(20_MiB, one);
   }
   const extension::pool_checkpoint made = checkpoints_of(pool).record();
   ASSERT_TRUE(made);
   on.deallocate(p);
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     q = on.allocate(10_MiB, two);
   }
   ASSERT_EQ(q, p) << "from the other stream";
@@ -433,7 +433,7 @@ TEST(checkpoint_shared_streams, bring_the_streams_of_blocks_back) {
   extension::private_pool pool(on);
   std::vector<void*> held;
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     for (std::uint64_t i = 0; i < 40; ++i) held.push_back(on.allocate(2_MiB, stream_id{i}));
     for (std::size_t i = 0; i < held.size(); i += 3) on.deallocate(held[i]);
   }
@@ -444,7 +444,7 @@ TEST(checkpoint_shared_streams, bring_the_streams_of_blocks_back) {
     if (i % 3 != 0) on.deallocate(held[i]);
   }
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     (void)on.allocate(30_MiB, stream_id{77});
   }
   on.trim();
@@ -524,7 +524,7 @@ TEST(checkpoint_stitched, keep_their_chunks_if_other_pools_grow) {
   extension::private_pool pool(on);
   void* p = nullptr;
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     p = on.allocate(80_MiB, one);
   }
   const extension::pool_checkpoint made = checkpoints_of(pool).record();
@@ -573,7 +573,7 @@ TEST(checkpoint_segments, are_refused_after_a_segment_went_back) {
   extension::private_pool pool(on);
   void *p = nullptr, *q = nullptr;
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     p = on.allocate(30_MiB, one);
     q = on.allocate(30_MiB, one);
   }
@@ -602,7 +602,7 @@ TEST(checkpoint_segments, are_refused_if_another_segment_is_in_their_place) {
   caching_allocator<recipe, one_place, extension::private_pools, extension::checkpoints, giving_back> on;
   extension::private_pool pool(on);
   const auto get = [&](std::size_t bytes) {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     return on.try_allocate(bytes);
   };
   const auto release = [&](void* p) {
@@ -634,14 +634,14 @@ TEST(checkpoint_events, are_those_of_frees_and_allocations) {
   extension::private_pool pool(on);
   void *p = nullptr, *q = nullptr, *late = nullptr;
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     p = on.allocate(2'000'000, one);
     q = on.allocate(2'000'000, one);
   }
   on.deallocate(p);
   const extension::pool_checkpoint made = checkpoints_of(pool).record();
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     late = on.allocate(30_MiB, one);
   }
   std::vector<std::tuple<action, void*, std::size_t>> events;
@@ -693,7 +693,7 @@ TEST(checkpoint_events, count_oversize_blocks) {
   extension::private_pool pool(on);
   void* p = nullptr;
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     p = on.allocate(40_MiB, one);
   }
   const extension::pool_checkpoint made = checkpoints_of(pool).record();
@@ -715,7 +715,7 @@ TEST(checkpoint_front_ends, forward_the_calls) {
   extension::private_pool pool(on);
   void* p = nullptr;
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     p = on.allocate(5_MiB, one);
   }
   const extension::pool_checkpoint made = checkpoints_of(pool).record();
@@ -739,7 +739,7 @@ TEST(checkpoint_front_ends, forward_to_the_recipe_of_the_settings) {
     extension::private_pool pool(on);
     void* p = nullptr;
     {
-      const extension::pool_scope scope(pool);
+      const extension::pool_scope scope(pool, extension::scope_kind::capture);
       p = on.allocate(5_MiB, one);
     }
     const extension::pool_checkpoint made = checkpoints_of(pool).record();
@@ -895,7 +895,7 @@ TEST(checkpoint_model, decides_and_counts_like_pytorch) {
       } else {
         const std::size_t bytes = 1 + random() % (random() % 3 == 0 ? 12_MiB : 900'000);
         const auto expected = model.predict(bytes);
-        const extension::pool_scope scope(pool);
+        const extension::pool_scope scope(pool, extension::scope_kind::capture);
         const auto p = reinterpret_cast<std::uintptr_t>(on.allocate(bytes, one));
         if (expected) {
           ASSERT_EQ(p, *expected) << "seed " << seed << ", step " << step;

@@ -313,7 +313,7 @@ TYPED_TEST(host_memory, that_runs_out_anywhere_breaks_no_checkpoint) {
         std::vector<void*> live, others;
         for (int i = 0; i < 400; ++i) others.push_back(on.allocate(512));
         {
-          const extension::pool_scope scope(pool);
+          const extension::pool_scope scope(pool, extension::scope_kind::capture);
           for (std::uint64_t i = 0; i < 200; ++i)
             live.push_back(on.allocate(i % 9 == 0 ? 3_MiB : 40_KiB, stream_id{i % 4}));
         }
@@ -341,7 +341,7 @@ TYPED_TEST(host_memory, that_runs_out_anywhere_breaks_no_checkpoint) {
         }
         void* late = nullptr;
         {
-          const extension::pool_scope scope(pool);
+          const extension::pool_scope scope(pool, extension::scope_kind::capture);
           late = on.allocate(30_MiB, stream_id{9});
         }
         const auto before = blocks_of(on, pool.id());
@@ -381,7 +381,7 @@ TEST(host_memory_for_checkpoints, goes_back_after_a_restore) {
   extension::private_pool pool(on);
   std::vector<void*> live;
   const auto fill = [&](int count) {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     for (int i = 0; i < count; ++i) live.push_back(on.allocate(512));
   };
   fill(10);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private pools, over each way to grow. Each rule is one of PyTorch 2.6.
+// Private pools, over each way to grow. The rules are those of PyTorch 2.6, but for the order of scopes in stitched.
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -51,7 +51,7 @@ TYPED_TEST(private_pools, have_blocks_of_their_own) {
   extension::private_pool pool(this->on);
   void* inside = nullptr;
   {
-    const extension::pool_scope scope(pool, one);
+    const extension::pool_scope scope(pool, one, extension::scope_kind::capture);
     inside = this->allocate(5_MiB, one);
     EXPECT_EQ(this->owner(inside), pool.id());
     EXPECT_EQ(this->owner(this->allocate(1_KiB, one)), pool.id()) << "of both sizes";
@@ -59,15 +59,17 @@ TYPED_TEST(private_pools, have_blocks_of_their_own) {
   }
   this->on.deallocate(inside);
   EXPECT_EQ(this->owner(this->allocate(5_MiB, one)), pool_id{}) << "after the scope";
-  const extension::pool_scope again(pool, one);
+  const extension::pool_scope again(pool, one, extension::scope_kind::capture);
   EXPECT_EQ(this->allocate(5_MiB, one), inside) << "a block freed outside returns to its pool";
 }
 
-TYPED_TEST(private_pools, are_chosen_by_the_oldest_scope) {
+TYPED_TEST(private_pools, are_chosen_by_the_oldest_scope_as_in_PyTorch_and_by_the_newest_elsewhere) {
+  constexpr bool newest_decides = std::is_same_v<TypeParam, stitched>;
   extension::private_pool first(this->on), second(this->on);
-  std::optional<extension::pool_scope<typename TestFixture::allocator>> outer(std::in_place, first, one);
-  const extension::pool_scope inner(second);
-  EXPECT_EQ(this->owner(this->allocate(1_MiB, one)), first.id());
+  std::optional<extension::pool_scope<typename TestFixture::allocator>> outer(std::in_place, first, one,
+                                                                              extension::scope_kind::capture);
+  const extension::pool_scope inner(second, extension::scope_kind::capture);
+  EXPECT_EQ(this->owner(this->allocate(1_MiB, one)), newest_decides ? second.id() : first.id());
   EXPECT_EQ(this->owner(this->allocate(1_MiB, two)), second.id());
   outer.reset();
   EXPECT_EQ(this->owner(this->allocate(1_MiB, one)), second.id());
@@ -79,7 +81,8 @@ TYPED_TEST(private_pools, are_chosen_by_a_predicate) {
   const auto is_wanted = [](void* number, stream_id stream) noexcept {
     return stream.handle == *static_cast<std::uint64_t*>(number);
   };
-  const extension::pool_scope scope(pool, extension::stream_filter(is_wanted, &wanted));
+  const extension::pool_scope scope(pool, extension::stream_filter(is_wanted, &wanted),
+                                    extension::scope_kind::capture);
   EXPECT_EQ(this->owner(this->allocate(1_MiB, one)), pool_id{});
   EXPECT_EQ(this->owner(this->allocate(1_MiB, two)), pool.id());
   wanted = 1;
@@ -91,7 +94,7 @@ TYPED_TEST(private_pools, give_no_live_block_to_a_request_of_another_pool) {
   void* const outside = this->allocate(1_MiB, one);
   void* inside = nullptr;
   {
-    const extension::pool_scope scope(pool, one);
+    const extension::pool_scope scope(pool, one, extension::scope_kind::capture);
     inside = this->allocate(1_MiB, one);
     EXPECT_FALSE(this->on.reuse_in_place(outside, 1_MiB, one));
     EXPECT_TRUE(this->on.reuse_in_place(inside, 1_MiB, one));
@@ -104,7 +107,7 @@ TYPED_TEST(private_pools, keep_their_memory_until_their_release) {
   {
     extension::private_pool pool(this->on);
     {
-      const extension::pool_scope scope(pool);
+      const extension::pool_scope scope(pool, extension::scope_kind::capture);
       this->on.deallocate(this->allocate(80_MiB));
     }
     this->on.trim();
@@ -157,7 +160,7 @@ TYPED_TEST(private_pools, stop_the_emptying_of_caches_while_a_scope_is_open) {
   this->on.deallocate(this->allocate(80_MiB));
   const std::size_t before = this->reserved();
   extension::private_pool pool(this->on);
-  const extension::pool_scope scope(pool, one);
+  const extension::pool_scope scope(pool, one, extension::scope_kind::capture);
   this->on.trim();
   this->on.trim_without_waiting();
   EXPECT_EQ(this->reserved(), before);
@@ -169,7 +172,7 @@ TYPED_TEST(private_pools, stop_the_emptying_of_caches_while_a_scope_is_open) {
 
 TYPED_TEST(private_pools, are_in_snapshots_and_explanations) {
   extension::private_pool pool(this->on);
-  const extension::pool_scope scope(pool);
+  const extension::pool_scope scope(pool, extension::scope_kind::capture);
   this->on.deallocate(this->allocate(80_MiB));
   const snapshot taken = take_snapshot(this->on);
   ASSERT_EQ(taken.segments.size(), 1u);
@@ -188,7 +191,7 @@ TYPED_TEST(private_pools, ask_no_events_while_a_scope_is_open) {
   ASSERT_TRUE(this->on.record_stream(before, two));
   extension::private_pool pool(this->on);
   {
-    const extension::pool_scope scope(pool, one);
+    const extension::pool_scope scope(pool, one, extension::scope_kind::capture);
     ASSERT_TRUE(this->on.record_stream(other, two));
     const auto asked = this->on.provider().calls();
     this->on.deallocate(before);
@@ -216,7 +219,7 @@ TYPED_TEST(private_pools, await_events_of_blocks_freed_after_the_scope) {
   void* const p = this->allocate(5_MiB, one);
   extension::private_pool pool(this->on);
   {
-    const extension::pool_scope scope(pool, one);
+    const extension::pool_scope scope(pool, one, extension::scope_kind::capture);
     ASSERT_TRUE(this->on.record_stream(p, two));
   }
   this->on.provider().hold_events(true);
@@ -297,7 +300,7 @@ TYPED_TEST(private_pools, may_never_split) {
   extension::private_pool pool(this->on, {.never_splits = true});
   void* first = nullptr;
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     first = this->allocate(30_MiB);
     this->on.deallocate(first);
     EXPECT_EQ(this->allocate(12_MiB), first);
@@ -319,7 +322,7 @@ TYPED_TEST(private_pools, may_serve_requests_of_the_default_pools_that_growth_do
   extension::private_pool pool(this->on, {.serves_on_oom = true});
   void* idle = nullptr;
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     idle = this->allocate(100_MiB);
     this->on.deallocate(idle);
   }
@@ -329,7 +332,7 @@ TYPED_TEST(private_pools, may_serve_requests_of_the_default_pools_that_growth_do
   EXPECT_EQ(this->on.statistics().num_alloc_retries, 0u) << "before anything is released";
   this->on.deallocate(helped);
   this->on.deallocate(rest);
-  const extension::pool_scope scope(pool);
+  const extension::pool_scope scope(pool, extension::scope_kind::capture);
   EXPECT_EQ(this->owner(this->allocate(100_MiB)), pool.id()) << "the block has returned";
 }
 
@@ -342,7 +345,7 @@ TYPED_TEST(private_pools, of_which_one_is_trimmed_wait_for_a_capture) {
   const std::size_t before = this->reserved();
   extension::private_pool graph(this->on);
   {
-    const extension::pool_scope capture(graph, one);
+    const extension::pool_scope capture(graph, one, extension::scope_kind::capture);
     ASSERT_TRUE(this->on.record_stream(p, two));
     this->on.deallocate(p);
     pools(this->on).trim(old);
@@ -360,7 +363,7 @@ TEST(private_pools_of_a_stitched_allocator, do_not_move_memory_during_a_capture)
   on.deallocate(on.try_allocate(80_MiB));
   extension::private_pool graph(on);
   {
-    const extension::pool_scope capture(graph, one);
+    const extension::pool_scope capture(graph, one, extension::scope_kind::capture);
     const std::size_t before = on.provider().calls().unmap;
     EXPECT_EQ(on.try_allocate(60_MiB, one), nullptr);
     EXPECT_NE(on.try_allocate(10_MiB, one), nullptr);
@@ -371,7 +374,7 @@ TEST(private_pools_of_a_stitched_allocator, do_not_move_memory_during_a_capture)
 
 TYPED_TEST(private_pools, that_never_split_reuse_a_block_in_place) {
   extension::private_pool pool(this->on, {.never_splits = true});
-  const extension::pool_scope scope(pool);
+  const extension::pool_scope scope(pool, extension::scope_kind::capture);
   this->on.deallocate(this->allocate(30_MiB));
   void* const p = this->allocate(12_MiB);
   EXPECT_TRUE(this->on.reuse_in_place(p, 10_MiB, {}));
@@ -412,7 +415,7 @@ TYPED_TEST(pools_with_a_source, take_their_segments_from_it) {
     void* kept = nullptr;
     {
       extension::private_pool pool(on, extension::pool_upstream(from));
-      const extension::pool_scope scope(pool, one);
+      const extension::pool_scope scope(pool, one, extension::scope_kind::capture);
       void* const p = on.try_allocate(30_MiB, one);
       ASSERT_EQ(from.given.size(), 1u);
       EXPECT_EQ(p, from.given[0].first);
@@ -430,7 +433,7 @@ TYPED_TEST(pools_with_a_source, take_their_segments_from_it) {
     on.trim();
     EXPECT_TRUE(from.given.empty());
     extension::private_pool pool(on, extension::pool_upstream(from));
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     (void)on.try_allocate(5_MiB);
     EXPECT_EQ(from.given.size(), 1u);
   }
@@ -443,7 +446,7 @@ TYPED_TEST(pools_with_a_source, report_its_failures) {
   extension::private_pool pool(on, extension::pool_upstream(from));
   from.fails = true;
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     EXPECT_EQ(on.try_allocate(5_MiB), nullptr);
     from.fails = false;
     on.deallocate(on.try_allocate(5_MiB));
@@ -467,15 +470,15 @@ TEST(private_pool_death, aborts_in_words) {
   EXPECT_DEATH(
       {
         std::optional<extension::private_pool<decltype(on)>> pool(std::in_place, on);
-        const extension::pool_scope scope(*pool);
+        const extension::pool_scope scope(*pool, extension::scope_kind::capture);
         pool.reset();
       },
       "private_pool: destroyed while its scope is open");
   EXPECT_DEATH(
       {
         extension::private_pool pool(on);
-        const extension::pool_scope scope(pool);
-        const extension::pool_scope again(pool, one);
+        const extension::pool_scope scope(pool, extension::scope_kind::capture);
+        const extension::pool_scope again(pool, one, extension::scope_kind::capture);
       },
       "pool_scope: a scope of the pool is open");
 }
@@ -491,7 +494,7 @@ TEST(private_pools_threads, of_a_locked_allocator_are_used_side_by_side) {
         pool_of_locked pool(on);
         std::vector<void*> blocks;
         {
-          const extension::pool_scope scope(pool, stream);
+          const extension::pool_scope scope(pool, stream, extension::scope_kind::capture);
           for (std::size_t i = 1; i < 20; ++i) blocks.push_back(on.allocate(i * 100'000, stream));
         }
         for (void* p : blocks) {

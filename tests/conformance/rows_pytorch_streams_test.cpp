@@ -161,7 +161,7 @@ TEST(torch_row, n084_emptying_the_cache_leaves_the_segment_of_a_pool) {
   with_pools<> on;
   extension::private_pool pool(on);
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     on.deallocate(on.allocate(5_MiB));
     on.trim();
     EXPECT_EQ(segments(on), 1u);
@@ -174,7 +174,7 @@ TEST(torch_row, n085_a_pool_serves_the_default_pools_if_growth_fails_before_anyt
   extension::private_pool plain(on), helps(on, {.serves_on_oom = true});
   void* block = nullptr;
   for (auto* pool : {&plain, &helps}) {
-    const extension::pool_scope scope(*pool);
+    const extension::pool_scope scope(*pool, extension::scope_kind::capture);
     block = on.allocate(40_MiB);
     on.deallocate(block);
   }
@@ -200,7 +200,7 @@ TEST(torch_row, n087_a_pool_that_never_splits_takes_a_segment_for_each_4M) {
   native ordinary;
   with_pools<> mixed;
   extension::private_pool pool(mixed, {.never_splits = true});
-  const extension::pool_scope scope(pool, a);
+  const extension::pool_scope scope(pool, a, extension::scope_kind::capture);
   for (int i = 0; i < 2; ++i) {
     (void)mixed.allocate(4_MiB, a);
     (void)never.allocate(4_MiB);
@@ -218,11 +218,11 @@ TEST(torch_row, n088_the_default_pools_are_not_emptied_inside_a_scope_as_in_pyto
   on.deallocate(on.allocate(60_MiB));
   extension::private_pool pool(on);
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     EXPECT_EQ(on.try_allocate(60_MiB), nullptr);
   }
   on.trim();
-  const extension::pool_scope again(pool);
+  const extension::pool_scope again(pool, extension::scope_kind::capture);
   EXPECT_NE(on.try_allocate(60_MiB), nullptr);
 }
 TEST(torch_row, n088_the_default_pools_are_emptied_inside_a_scope_that_only_redirects) {
@@ -245,7 +245,7 @@ TEST(torch_row, n092_the_two_outputs_of_a_graph_are_live_after_the_restore_of_a_
   extension::private_pool pool(on);
   std::vector<void*> outputs;
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     for (int i = 0; i < 2; ++i) outputs.push_back(on.allocate(512));
   }
   const extension::pool_checkpoint made = checkpoints_of(pool).record();
@@ -264,7 +264,7 @@ void three_blocks_ten_times(Pool& on) {
   (void)on.allocate(16);
   std::thread([&on] {
     extension::private_pool pool(on);
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     for (int i = 0; i < 10; ++i) {
       std::vector<void*> held;
       for (int k = 0; k < 3; ++k) held.push_back(on.allocate(20_MiB));
@@ -309,7 +309,7 @@ TEST(torch_row, n120_segments_and_trace_entries_have_the_number_of_their_pool) {
   extension::private_pool pool(on);
   (void)on.allocate(16);
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     (void)on.allocate(5_MiB);
   }
   const snapshot seen = take_snapshot(on);

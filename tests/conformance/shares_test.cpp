@@ -377,7 +377,7 @@ TYPED_TEST(shares, stay_as_they_are_during_a_capture) {
   ASSERT_TRUE(quotas_of(this->serving).set({.limit = 90_MiB}));
   on.deallocate(on.try_allocate(40_MiB, this->two));
   extension::private_pool graph(on);
-  const extension::pool_scope capture(graph, stream_id{});
+  const extension::pool_scope capture(graph, stream_id{}, extension::scope_kind::capture);
   EXPECT_TRUE(pools(on).is_capturing());
   on.trim();
   EXPECT_EQ(on.current_usage().reserved, 40_MiB);
@@ -474,7 +474,7 @@ TEST(shares_across_streams, serve_a_block_whose_work_is_not_done_on_its_own_stre
   on.provider().submit(stream, 1'000'000);
   on.deallocate(p);
   EXPECT_EQ(usage_of(pool).non_releasable, 0u);
-  const extension::pool_scope capture(graph, stream_id{5});
+  const extension::pool_scope capture(graph, stream_id{5}, extension::scope_kind::capture);
   EXPECT_EQ(on.try_allocate(100_MiB, stream), p);
 }
 
@@ -542,7 +542,7 @@ TEST(shares_and_options, work_together) {
   extension::private_pool helps(on, {.serves_on_oom = true});
   void* idle = nullptr;
   {
-    const extension::pool_scope scope(helps);
+    const extension::pool_scope scope(helps, extension::scope_kind::capture);
     idle = on.try_allocate(200_MiB);
     on.deallocate(idle);
   }

@@ -121,11 +121,11 @@ TYPED_TEST(sleep_contents_of, are_saved_or_discarded_for_each_pool) {
   extension::private_pool weights(on), cache(on);
   std::vector<filled> kept, lost;
   {
-    const extension::pool_scope scope(weights, one);
+    const extension::pool_scope scope(weights, one, extension::scope_kind::capture);
     kept = {this->allocate(30_MiB, one), this->allocate(100_KiB, one), this->allocate(3_MiB, one)};
   }
   {
-    const extension::pool_scope scope(cache, one);
+    const extension::pool_scope scope(cache, one, extension::scope_kind::capture);
     lost = {this->allocate(40_MiB, one)};
   }
   const filled other = this->allocate(9_MiB);
@@ -161,7 +161,7 @@ TYPED_TEST(sleep_contents_of, survive_a_failure_of_each_call) {
   extension::private_pool pool(on);
   std::vector<filled> blocks;
   {
-    const extension::pool_scope scope(pool, one);
+    const extension::pool_scope scope(pool, one, extension::scope_kind::capture);
     for (const std::size_t bytes : {5_MiB, 100_KiB}) blocks.push_back(this->allocate(bytes, one));
   }
   const auto intact = [&blocks] {
@@ -234,7 +234,7 @@ TYPED_TEST(sleep_contents_of, stay_after_random_sleeps_under_load) {
       if (which == 3) {
         blocks[which].push_back(this->allocate(bytes, one));
       } else {
-        const extension::pool_scope scope(pools[which], one);
+        const extension::pool_scope scope(pools[which], one, extension::scope_kind::capture);
         blocks[which].push_back(this->allocate(bytes, one));
       }
       ASSERT_NE(blocks[which].back().at, nullptr);
@@ -357,7 +357,7 @@ TYPED_TEST(sleep_contents_of, stay_in_blocks_that_other_pools_lend) {
       if (which == defaults) {
         made = this->allocate(bytes, one);
       } else {
-        const extension::pool_scope scope(pools[which], one);
+        const extension::pool_scope scope(pools[which], one, extension::scope_kind::capture);
         made = this->allocate(bytes, one);
       }
       if (made.at != nullptr) {
@@ -397,7 +397,7 @@ struct sleeping : testing::Test {
   allocator device_memory{simulated_device{simulated_device::options{.capacity = 200_MiB}}};
 
   void* in(const extension::private_pool<allocator>& pool, std::size_t bytes) {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     return device_memory.try_allocate(bytes, one);
   }
 };
@@ -445,7 +445,7 @@ TYPED_TEST(sleeping, says_why_it_is_refused) {
   extension::private_pool pool(on);
   void* const inside = this->in(pool, 5_MiB);
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     EXPECT_STREQ(sleep_mode_of(on).sleep(discard).why,
                  "an extension forbids waiting for the device, for example while a graph is recorded");
   }
@@ -454,7 +454,8 @@ TYPED_TEST(sleeping, says_why_it_is_refused) {
   ASSERT_TRUE(sleep_mode_of(pool).sleep(discard));
   EXPECT_STREQ(sleep_mode_of(pool).sleep(discard).why, "the pool sleeps");
   EXPECT_FALSE(pools(on).open(pool.id(), {}));
-  EXPECT_DEATH(const extension::pool_scope scope(pool), "the pool sleeps; wake it first");
+  EXPECT_DEATH(const extension::pool_scope scope(pool, extension::scope_kind::capture),
+               "the pool sleeps; wake it first");
   const extension::sleep_result nothing = sleep_mode_of(on).sleep(discard);
   EXPECT_TRUE(nothing && nothing.bytes == 0) << "the default pools have no memory";
   on.deallocate(inside);
@@ -474,7 +475,7 @@ TYPED_TEST(sleeping, takes_nothing_that_a_pool_lends) {
   EXPECT_STREQ(sleep_mode_of(pool).sleep(save).why, lends);
   EXPECT_TRUE(on.try_record_stream(lent, two)) << "its memory is there";
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     EXPECT_FALSE(on.reuse_in_place(lent, 40_MiB, one)) << "the pool did not get it back";
   }
   EXPECT_EQ(on.provider().used(), used);
@@ -593,7 +594,7 @@ TYPED_TEST(sleeping, is_reported) {
   watched on;
   extension::private_pool pool(on);
   {
-    const extension::pool_scope scope(pool, one);
+    const extension::pool_scope scope(pool, one, extension::scope_kind::capture);
     (void)on.allocate(30_MiB, one);
   }
   const std::int64_t reserved = on.statistics().all.reserved_bytes.current;
@@ -708,7 +709,7 @@ TEST(sleeping_threads, do_not_disturb_pools_that_are_awake) {
   const stream_id mine = on.visit_provider([](auto& device) { return device.create_stream(); });
   std::vector<filled> kept;
   {
-    const extension::pool_scope scope(pool, mine);
+    const extension::pool_scope scope(pool, mine, extension::scope_kind::capture);
     for (unsigned i = 0; i < 4; ++i) {
       kept.push_back({static_cast<std::byte*>(on.allocate(1_MiB + i, mine)), 1_MiB + i, i});
       kept.back().fill();
@@ -767,7 +768,7 @@ TEST(sleeping_threads, may_free_blocks_and_trim_meanwhile) {
     extension::private_pool pool(on);
     std::vector<filled> blocks;
     {
-      const extension::pool_scope scope(pool);
+      const extension::pool_scope scope(pool, extension::scope_kind::capture);
       for (unsigned i = 0; i < 6; ++i) {
         blocks.push_back({static_cast<std::byte*>(on.allocate(3_MiB)), 3_MiB, i});
         blocks.back().fill();

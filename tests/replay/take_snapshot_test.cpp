@@ -165,6 +165,7 @@ TEST(take_snapshot, has_the_history_with_times_and_labels) {
   const auto before = take_snapshot(pool);
   const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(p);
   ASSERT_EQ(before.traces.size(), 1u);
+  EXPECT_EQ(before.dropped, std::vector<std::uint64_t>{0}) << "the history is complete";
   std::vector<action> all;
   for (const snapshot::entry& e : before.traces[0]) all.push_back(e.what);
   EXPECT_EQ(all, (std::vector<action>{action::segment_alloc, action::alloc, action::refused, action::refused,
@@ -314,6 +315,8 @@ TYPED_TEST(capture_of, goes_through_a_pickle_unchanged) {
   random_program<TypeParam> program(150_MiB, 1000, 0, 7);
   program.run(2000);
   snapshot seen = take_snapshot(program.pool());
+  ASSERT_EQ(seen.dropped.size(), 1u);
+  EXPECT_GT(seen.dropped[0], 0u) << "the file says that the history was full";
   const std::string bytes = to_pickle(seen);
   EXPECT_EQ(viewer::refuses(bytes), "");
   const auto read = replay::read_snapshot(bytes, "");

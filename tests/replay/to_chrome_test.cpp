@@ -177,7 +177,7 @@ TEST(to_chrome, names_the_private_pools_of_blocks_and_calls) {
       simulated_device{}, {}, ticking{history<ticks>(4)}};
   extension::private_pool pool(on);
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     (void)on.allocate(2_MiB);  // before the history, which is too short for it
     (void)on.allocate(30_MiB);
   }

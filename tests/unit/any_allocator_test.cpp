@@ -83,7 +83,7 @@ TYPED_TEST(any_allocator_of, has_the_private_pools_of_its_allocator) {
     EXPECT_EQ(pools(any).use_count(id), 2u);
     EXPECT_TRUE(pools(any).release(id));
     {
-      const extension::pool_scope scope(pool, stream_id{1});
+      const extension::pool_scope scope(pool, stream_id{1}, extension::scope_kind::capture);
       EXPECT_TRUE(pools(any).is_capturing());
       EXPECT_TRUE(pools(allocator).is_capturing());
       EXPECT_FALSE(pools(any).open(id, {}));
@@ -105,7 +105,7 @@ TYPED_TEST(any_allocator_of, sleeps_if_the_memory_of_its_allocator_can) {
   any_allocator any(allocator);
   extension::private_pool pool(any);
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     (void)any.allocate(64_MiB);
   }
   const std::size_t before = allocator.current_usage().reserved;

@@ -435,7 +435,7 @@ void evict_in_a_capture() {
   memory.deallocate(memory.allocate(120_MiB));
   device.submit(stream_id{}, 1'000'000'000);
   const extension::private_pool graph(memory);
-  const extension::pool_scope capture(graph, stream_id{});
+  const extension::pool_scope capture(graph, stream_id{}, extension::scope_kind::capture);
   const auto before = device.calls();
   (void)memory.try_allocate(30_MiB);
   memory.deallocate(kept);

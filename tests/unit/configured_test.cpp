@@ -239,7 +239,7 @@ TEST(configured, offers_the_extensions_of_its_allocator) {
     EXPECT_EQ(last(), allocator_event::action::oom);
     const extension::private_pool pool(shared);
     {
-      const extension::pool_scope scope(pool);
+      const extension::pool_scope scope(pool, extension::scope_kind::capture);
       (void)shared.allocate(5_MiB);
     }
     EXPECT_EQ(last(), allocator_event::action::alloc);

@@ -411,7 +411,7 @@ struct pool_restored {
 ///     tessera::extension::private_pool graph_memory(shared);
 ///     void* result = nullptr;
 ///     {
-///       const tessera::extension::pool_scope capture(graph_memory);
+///       const tessera::extension::pool_scope capture(graph_memory, tessera::extension::scope_kind::capture);
 ///       result = shared.allocate(5_MiB);
 ///     }
 ///     auto checkpoints = shared.get<tessera::extension::checkpoints>();

@@ -748,7 +748,7 @@ namespace tessera::inline v0_1::extension {
 ///     tessera::extension::private_pool graph_memory(shared);
 ///     void* p = nullptr;
 ///     {
-///       const tessera::extension::pool_scope capture(graph_memory, tessera::stream_id{1});
+///       const tessera::extension::pool_scope capture(graph_memory, tessera::stream_id{1}, tessera::extension::scope_kind::capture);
 ///       p = shared.allocate(5_MiB, tessera::stream_id{1});  // from the pool
 ///     }
 ///     shared.deallocate(p);  // to the pool
@@ -819,15 +819,25 @@ private_pool(Allocator&, const pool_upstream&, pool_options) -> private_pool<All
 template <typename Allocator>
 class pool_scope {
  public:
-  /// Directs the requests of the streams that `streams` selects; by default, of all streams.
+  /// Directs the requests of the streams that `streams` selects. With scope_kind::capture, frees and releases wait for the end
+  /// of the scope, so say plain unless the device captures a graph.
   ///   Requires:  no scope of the pool is open, no extension keeps it from serving, and it was not moved from; otherwise the
   ///              program aborts
-  [[nodiscard]] explicit pool_scope(const private_pool<Allocator>& pool, stream_filter streams = {},
-                                    scope_kind kind = scope_kind::capture) noexcept
+  [[nodiscard]] pool_scope(const private_pool<Allocator>& pool, stream_filter streams,
+                           scope_kind kind) noexcept
       : allocator_(&pool.allocator()), id_(pool.id()) {
     if (const outcome open = allocator_->template get<private_pools>().open(id_, streams, kind); !open)
       tessera::detail::fatal(tessera::detail::fixed_text().add("pool_scope: ").add(open.why).c_str());
   }
+  /// Directs the requests of all streams.
+  [[nodiscard]] pool_scope(const private_pool<Allocator>& pool, scope_kind kind) noexcept
+      : pool_scope(pool, stream_filter(), kind) {}
+  /// The same with scope_kind::capture.
+  [[deprecated(
+      "say scope_kind::capture if the device captures a graph meanwhile, else "
+      "scope_kind::plain")]] [[nodiscard]]
+  explicit pool_scope(const private_pool<Allocator>& pool, stream_filter streams = {}) noexcept
+      : pool_scope(pool, streams, scope_kind::capture) {}
   pool_scope& operator=(pool_scope&&) = delete;
   ~pool_scope() { (void)allocator_->template get<private_pools>().close(id_); }
 

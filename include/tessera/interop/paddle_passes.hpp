@@ -95,6 +95,12 @@ struct paddle_passes {
     bool has_memory = false;        ///< from another input
   };
 
+  /// Which passes run.
+  ///   Source:  Paddle's BuildStrategy; in place is on by default since 1.6
+  struct build_strategy {
+    bool enable_inplace = true;  ///< whether outputs reuse the memory of inputs
+  };
+
   /// Whether an output may overwrite an input. Does not check whether it fits.
   ///   Source:  Paddle's in-place pass
   [[nodiscard]] static constexpr bool may_reuse(const input& in, const output& out) noexcept {
@@ -128,6 +134,27 @@ template <typename Allocator>
     detail::fatal("allocate_in_place: the donor is not a live block", donor);
   allocator.deallocate(std::exchange(donor, nullptr));
   return output;
+}
+
+/// Allocates an output of an operation as the in-place pass decides: in the memory of an input if the strategy has the pass on
+/// and paddle_passes::may_reuse permits it, else apart from it.
+///
+///     using passes = tessera::interop::paddle_passes;
+///     void* input = allocator.allocate(30_MiB);
+///     void* output = tessera::interop::allocate_output(allocator, input, passes::input{}, 30_MiB, passes::output{});
+///     // In place by default: input is null. With passes::build_strategy{.enable_inplace = false}, it stays.
+///     allocator.deallocate(input);
+///     allocator.deallocate(output);
+///
+///   Requires:  as allocate_in_place. `donor` holds the input, and stays live if the output does not take its memory over
+///   Throws:    the exceptions of allocate; `donor` is then unchanged
+template <typename Allocator>
+[[nodiscard]] void* allocate_output(Allocator& allocator, void*& donor, const paddle_passes::input& in,
+                                    std::size_t bytes, const paddle_passes::output& out,
+                                    stream_id stream = {}, paddle_passes::build_strategy strategy = {}) {
+  if (strategy.enable_inplace && paddle_passes::may_reuse(in, out))
+    return allocate_in_place(allocator, donor, bytes, stream);
+  return allocator.allocate(bytes, stream);
 }
 
 }  // namespace tessera::inline v0_1::interop

@@ -190,6 +190,9 @@ struct snapshot {
   call_stacks stacks;                             ///< the call stacks of blocks and entries
   std::vector<segment> host_segments{};           ///< pinned host memory, as PyTorch reports it
   std::vector<std::vector<entry>> host_traces{};  ///< the history of pinned host memory
+  /// For each device, how many entries before the first of its trace were dropped, because the history was full. Empty if
+  /// nobody counted, as in PyTorch's own snapshots.
+  std::vector<std::uint64_t> dropped{};
 
   /// The segments of one device.
   [[nodiscard]] std::span<const segment> segments_of(std::size_t device) const noexcept {
@@ -360,6 +363,10 @@ class snapshot_builder {
       trace.back().label = label_of(observer, entry);
     });
     drop_released(trace, device);
+    if constexpr (requires { observer.dropped(); }) {
+      result_.dropped.resize((std::max)(result_.dropped.size(), device + 1));
+      result_.dropped[device] = observer.dropped();
+    }
     std::size_t active = 0;
     for (const observe::snapshot::segment& s : result_.segments)
       active += s.device == device ? s.count_bytes().active : 0;
@@ -500,7 +507,7 @@ namespace tessera::inline v0_1::observe {
 /// Takes a snapshot of any allocator: its segments and blocks, and the history if it has a `history`
 /// observer.
 ///
-/// Adjacent mapped pages form one segment. The history ends at the state, so memory_viz can replay
+/// Adjacent mapped pages form one segment. `dropped` says whether the history is complete. The history ends at the state, so memory_viz can replay
 /// it backward. The arenas of a per_stream are read one after the other. Its snapshot is consistent only if
 /// no other thread uses it meanwhile.
 ///

@@ -191,6 +191,8 @@ class snapshot_writer {
       settings(source_.configured);
       key("external_annotations").list(source_.annotations, [&](const auto& a) { annotation(a); });
       if (!source_.host_segments.empty() || !source_.host_traces.empty()) host_memory();
+      if (!source_.dropped.empty())
+        key("dropped_trace_entries").list(source_.dropped, [&](std::uint64_t count) { to_.natural(count); });
     });
     to_.end();
   }

@@ -16,19 +16,25 @@ struct chunk_schedule {
   std::size_t first = 0;         ///< bytes of the first chunk
   std::size_t further = 0;       ///< bytes of each later chunk
   fraction share = percent(92);  ///< of the available bytes: the size of a chunk if its number of bytes is 0
+  /// Whether a twentieth of the free bytes is not available. Paddle's code leaves it to others; its document does not say so.
+  bool leaves_twentieth = true;
 
   /// Returns how many of `free` bytes are available: all but a twentieth, or 0 if fewer than 256 remain.
   [[nodiscard]] static constexpr std::size_t available(std::size_t free) noexcept {
     const std::size_t rest = free - free / 20;
     return rest < 256 ? 0 : rest;
   }
+  /// The same, or all with `leaves_twentieth` off.
+  [[nodiscard]] constexpr std::size_t usable(std::size_t free) const noexcept {
+    return leaves_twentieth ? available(free) : free;
+  }
   /// Bytes of the first chunk on a device with `free` bytes.
   [[nodiscard]] constexpr std::size_t first_chunk(std::size_t free) const noexcept {
-    return first > 0 ? first : share.of(available(free));
+    return first > 0 ? first : share.of(usable(free));
   }
   /// Bytes of each later chunk on a device with `free` bytes.
   [[nodiscard]] constexpr std::size_t further_chunk(std::size_t free) const noexcept {
-    return further > 0 ? further : share.of(available(free));
+    return further > 0 ? further : share.of(usable(free));
   }
   /// Returns the size of the largest block that is split from a chunk. The device has `free` bytes free at
   /// the start. A larger block has its own segment.
@@ -41,7 +47,7 @@ struct chunk_schedule {
   /// available memory, the result exceeds `free`, so that the device refuses it.
   [[nodiscard]] constexpr std::size_t next(std::size_t free, bool is_first) const noexcept {
     const std::size_t chunk = is_first ? first_chunk(free) : further_chunk(free);
-    if (available(free) > 0 && chunk <= available(free)) return chunk;
+    if (usable(free) > 0 && chunk <= usable(free)) return chunk;
     return chunk > free ? chunk : free + 1;
   }
   bool operator==(const chunk_schedule&) const = default;
@@ -102,7 +108,7 @@ struct grow_by_schedule {
     const chunk_schedule& chunks = schedule.get();
     const std::size_t most = max_limit != 0 ? max_limit : now.limit;
     const std::size_t largest = chunks.largest_pooled(most);
-    const bool is_sound = largest <= chunk_schedule::available(most);
+    const bool is_sound = largest <= chunks.usable(most);
     if (is_sound && block > largest) return block;
     const std::size_t free = now.limit > now.reserved ? now.limit - now.reserved : 0;
     // For a schedule that is not sound, asks for more than is free: then the device refuses, as in Paddle.

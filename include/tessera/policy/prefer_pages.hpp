@@ -10,7 +10,7 @@ namespace tessera::inline v0_1 {
 /// Page sizes that may back a segment.
 enum class page_preference : unsigned char {
   normal_only,    ///< normal pages; every device has them
-  huge_first,     ///< 2 MiB pages, else normal ones; normal pages only for segments of at most 1 MiB
+  huge_first,     ///< 2 MiB pages, else normal ones; normal pages only for segments of at most `max_normal`
   huge_only,      ///< 2 MiB pages, for small segments too
   huge_1g_first,  ///< 1 GiB pages for segments above 2 MiB; else as huge_first
   huge_1g_only    ///< 1 GiB pages; fewest page table entries, but at least 1 GiB for each segment
@@ -24,6 +24,9 @@ struct page_choice {
   page_kind::bandwidth speed = page_kind::bandwidth::any;
   bool peer_to_peer = false;  ///< for copies between two devices
   bool read_only = false;     ///< the host may read but not write it; allowed with every other member
+  /// Bytes of the largest segment that has normal pages although huge pages come first. ACL's document has no such
+  /// size for memory of peers: `.max_normal = 0`.
+  std::size_t max_normal = 1_MiB;
 
   /// Whether pages of 1 GiB come first.
   [[nodiscard]] constexpr bool is_huge_1g() const noexcept {
@@ -38,7 +41,7 @@ struct page_choice {
 
   /// Returns the kinds of pages to ask for, in order, for a segment of `segment` bytes.
   ///
-  /// If smaller pages may serve, small segments get them: normal pages up to 1 MiB, 2 MiB pages up to 2 MiB.
+  /// If smaller pages may serve, small segments get them: normal pages up to `max_normal`, 2 MiB pages up to 2 MiB.
   /// Only larger requests are rounded up. That agrees with both sentences of ACL's documentation: huge-first
   /// memory is rounded up to 2 MiB, and up to 1 MiB takes normal pages. The second is about plain huge-first
   /// only; ACL applies it to peers, too.
@@ -48,7 +51,7 @@ struct page_choice {
     const page_kind huge_1g{page_kind::page_size::huge_1g, speed, peer_to_peer, read_only};
     if (pages == page_preference::huge_only) return {{huge}, 1};
     if (pages == page_preference::huge_1g_only) return {{huge_1g}, 1};
-    if (pages == page_preference::normal_only || segment <= huge.granularity() / 2) return {{normal}, 1};
+    if (pages == page_preference::normal_only || segment <= max_normal) return {{normal}, 1};
     if (pages == page_preference::huge_first || segment <= huge.granularity()) return {{huge, normal}, 2};
     return {{huge_1g, huge, normal}, 3};
   }

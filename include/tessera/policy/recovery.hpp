@@ -26,6 +26,7 @@ struct recovery_steps {
   enum class step : unsigned char {
     release_oversize,  ///< releases one free oversize block of the stream that is large enough, else the largest ones
                        ///< until they sum to the block's size; fails if they do not
+    release_one,  ///< releases one idle segment that is large enough, of any stream; fails if there is none
     release_cached,    ///< waits for pending frees, then releases every idle segment
     retry_exact_size,  ///< asks for a segment of exactly the block's size, whatever the growth policy says
     search_again  ///< waits for pending frees, if they may be waited for, and searches the free list again
@@ -92,6 +93,20 @@ struct recover_by_releasing_oversize {
     return {{release_oversize, release_cached}, 2};
   }
   bool operator==(const recover_by_releasing_oversize&) const = default;
+};
+
+/// Releases one idle segment that is large enough for the request. If there is none, or if the device refuses again, releases
+/// the whole cache.
+///
+/// Choose it to keep most of the cache if one large segment is in the way. Of a free list's segments, the smallest goes.
+///   Source:  the documentation of PyTorch's allocator. Its code does so only with max_split_size_mb, for oversize blocks of
+///            the request's stream: recover_by_releasing_oversize
+struct recover_by_releasing_one {
+  [[nodiscard]] static constexpr recovery_steps steps(failure_reason) noexcept {
+    using enum recovery_steps::step;
+    return {{release_one, release_cached}, 2};
+  }
+  bool operator==(const recover_by_releasing_one&) const = default;
 };
 
 /// Recovers like `Recovery`. While a graph is captured, a request may release oversize blocks, and eviction may release

@@ -24,7 +24,7 @@ namespace tessera::inline v0_1::recipe {
 /// submitted before record_stream.
 struct paddle_auto_growth final {
   using rounding = policy::round_to_multiple<256>;
-  using pools = policy::pool_small_and_large<tunable(std::size_t{0})>;
+  using pools = policy::newest_scope_first<policy::pool_small_and_large<tunable(std::size_t{0})>>;
   using streams = policy::reuse_on_same_stream;
   using split = policy::split_if_remainder_at_least<min_alignment, policy::block_end::high>;
   using pages = policy::normal_pages;
@@ -69,7 +69,7 @@ constexpr recipe::policies<paddle_auto_growth> paddle_auto_growth::configured(
 ///   * `growth.limit`: gpu_memory_limit_mb, for this allocator only
 struct paddle_naive_best_fit final {
   using rounding = policy::round_padded<64, policy::round_to_multiple<256>>;
-  using pools = policy::pool_together;
+  using pools = policy::newest_scope_first<policy::pool_together>;
   using streams = policy::reuse_after_events;
   using split = policy::split_if_remainder_at_least<128>;
   using pages = policy::normal_pages;
@@ -114,7 +114,7 @@ constexpr recipe::policies<paddle_naive_best_fit> paddle_naive_best_fit::configu
 ///            76222 and 76523
 struct paddle_virtual_memory final {
   using rounding = policy::round_to_multiple<256>;
-  using pools = policy::pool_small_and_large<tunable(1_MiB - 256)>;
+  using pools = policy::newest_scope_first<policy::pool_small_and_large<tunable(1_MiB - 256)>>;
   using streams = policy::reuse_on_same_stream;
   using split = policy::split_if_remainder_at_least<512>;
   using pages = policy::normal_pages;
@@ -164,7 +164,7 @@ constexpr recipe::policies<paddle_virtual_memory> paddle_virtual_memory::configu
 ///            2026; pull requests 79427, 79514 and 79605
 struct paddle_virtual_memory_v2 final {
   using rounding = policy::round_to_multiple<256>;
-  using pools = policy::pool_small_and_large<tunable(1_MiB - 256)>;
+  using pools = policy::newest_scope_first<policy::pool_small_and_large<tunable(1_MiB - 256)>>;
   using streams = policy::reuse_on_same_stream;
   using split = policy::split_if_remainder_at_least<256>;
   using pages = policy::normal_pages;

@@ -10,7 +10,7 @@ namespace tessera::inline v0_1::recipe {
 /// Choose it as a baseline, or to find use-after-free with the device's own tools.
 struct passthrough final {
   using rounding = policy::round_to_multiple<512>;
-  using pools = policy::pool_together;
+  using pools = policy::newest_scope_first<policy::pool_together>;
   using streams = policy::reuse_on_same_stream;
   using split = policy::split_never<>;
   using pages = policy::normal_pages;

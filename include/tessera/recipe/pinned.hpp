@@ -55,7 +55,7 @@ static_assert(well_formed<pinned>);
 /// | whole blocks without size classes         | 23.6                           | -            |
 struct pinned_packed final {
   using rounding = policy::round_to_multiple<512>;
-  using pools = policy::pool_together;
+  using pools = policy::newest_scope_first<policy::pool_together>;
   using streams = policy::reuse_after_events;
   using split = policy::split_if_remainder_at_least<512>;
   using pages = policy::normal_pages;

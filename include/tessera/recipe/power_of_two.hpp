@@ -10,7 +10,7 @@ namespace tessera::inline v0_1::recipe {
 /// Choose it as a baseline: many pools of buffers work like this.
 struct power_of_two final {
   using rounding = policy::round_to_power_of_two<512>;
-  using pools = policy::pool_together;
+  using pools = policy::newest_scope_first<policy::pool_together>;
   using streams = policy::reuse_on_same_stream;
   using split = policy::split_never<policy::block_fit::exact>;
   using pages = policy::normal_pages;

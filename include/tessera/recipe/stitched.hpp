@@ -28,7 +28,7 @@ namespace tessera::inline v0_1::recipe {
 ///     dense.policies().growth.peak_parts = 32;  // instead of 48: fewer device calls, slightly more memory
 struct stitched final {
   using rounding = policy::round_to_multiple<512>;
-  using pools = policy::pool_small_and_large<512_KiB>;
+  using pools = policy::newest_scope_first<policy::pool_small_and_large<512_KiB>>;
   using streams = policy::reuse_on_same_stream;
   using split = policy::split_if_remainder_at_least<512>;
   using pages = policy::normal_pages;

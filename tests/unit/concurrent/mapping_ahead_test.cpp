@@ -115,7 +115,7 @@ TEST(mapping_ahead, waits_until_no_graph_is_captured) {
   ahead memory({.low = 20_MiB, .high = 40_MiB, .enabled = false}, device_ref(device));
   extension::private_pool graph(memory);
   {
-    const extension::pool_scope capture(graph);
+    const extension::pool_scope capture(graph, extension::scope_kind::capture);
     const std::uint64_t before = memory_calls(device);
     EXPECT_FALSE(memory.map_ahead());
     EXPECT_EQ(memory_calls(device), before);

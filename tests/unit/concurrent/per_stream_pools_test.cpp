@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -60,7 +61,8 @@ TYPED_TEST(pools_of_arenas, serve_several_streams_under_one_name) {
   };
   void* inside = nullptr;
   {
-    const extension::pool_scope scope(pool, extension::stream_filter(is_wanted, &excluded));
+    const extension::pool_scope scope(pool, extension::stream_filter(is_wanted, &excluded),
+                                      extension::scope_kind::capture);
     EXPECT_TRUE(pools(this->on).is_capturing());
     inside = this->on.allocate(5_MiB, one);
     EXPECT_EQ(this->owner(inside), pool.id());
@@ -71,7 +73,7 @@ TYPED_TEST(pools_of_arenas, serve_several_streams_under_one_name) {
   EXPECT_EQ(this->owner_of_new(one), pool_id{});
   EXPECT_EQ(this->owner_of_new(two), pool_id{});
   this->on.deallocate(inside);
-  const extension::pool_scope again(pool, one);
+  const extension::pool_scope again(pool, one, extension::scope_kind::capture);
   EXPECT_EQ(this->on.allocate(5_MiB, one), inside) << "a block freed outside returns to its pool";
   EXPECT_EQ(this->on.audit(), nullptr);
 }
@@ -80,10 +82,12 @@ TYPED_TEST(pools_of_arenas, serve_several_streams_under_one_name) {
 TYPED_TEST(pools_of_arenas, are_copied_to_new_arenas) {
   const extension::private_pool first(this->on), second(this->on);
   EXPECT_TRUE(pools(this->on).retain(first.id()));
-  std::optional<extension::pool_scope<typename TestFixture::allocator>> older(std::in_place, second, two);
+  std::optional<extension::pool_scope<typename TestFixture::allocator>> older(std::in_place, second, two,
+                                                                              extension::scope_kind::capture);
   {
-    const extension::pool_scope newer(first);
-    EXPECT_EQ(this->owner_of_new(two), second.id()) << "the oldest scope decides";
+    const extension::pool_scope newer(first, extension::scope_kind::capture);
+    const pool_id decides = std::is_same_v<TypeParam, stitched> ? first.id() : second.id();
+    EXPECT_EQ(this->owner_of_new(two), decides) << "the oldest scope as in PyTorch, else the newest";
     EXPECT_EQ(this->owner_of_new(three), first.id());
     EXPECT_EQ(pools(this->on).use_count(first.id()), 2u);
     older.reset();
@@ -122,7 +126,7 @@ TYPED_TEST(pools_of_arenas, exist_until_no_arena_has_their_memory) {
 
 TYPED_TEST(pools_of_arenas, are_one_pool_in_snapshots) {
   const extension::private_pool pool(this->on);
-  const extension::pool_scope scope(pool);
+  const extension::pool_scope scope(pool, extension::scope_kind::capture);
   (void)this->on.allocate(5_MiB, one);
   (void)this->on.allocate(5_MiB, two);
   const snapshot taken = take_snapshot(this->on);
@@ -135,7 +139,7 @@ TYPED_TEST(pools_of_arenas, stop_the_emptying_of_caches_in_all_arenas) {
   this->on.deallocate(this->on.allocate(80_MiB, one));
   const std::size_t before = this->on.current_usage().reserved;
   const extension::private_pool pool(this->on);
-  const extension::pool_scope scope(pool, one);
+  const extension::pool_scope scope(pool, one, extension::scope_kind::capture);
   this->on.trim();
   EXPECT_EQ(this->on.current_usage().reserved, before);
   EXPECT_EQ(this->on.try_allocate(180_MiB, two), nullptr) << "another arena does not take it, either";
@@ -145,7 +149,7 @@ TEST(pools_of_arenas_queue, get_back_blocks_that_other_threads_free) {
   per_stream<caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::sleep_mode>>
       on;
   const extension::private_pool pool(on);
-  const extension::pool_scope scope(pool, one);
+  const extension::pool_scope scope(pool, one, extension::scope_kind::capture);
   void* const p = on.allocate(5_MiB, one);
   std::thread([&] { on.deallocate(p); }).join();
   EXPECT_EQ(on.allocate(5_MiB, one), p);
@@ -198,7 +202,7 @@ TEST(pools_of_arenas_settings, are_in_an_allocator_that_settings_choose) {
                                                             extension::private_pools, extension::sleep_mode>>>
       on(torch_npu_family::settings{});
   const extension::private_pool pool(on);
-  const extension::pool_scope scope(pool);
+  const extension::pool_scope scope(pool, extension::scope_kind::capture);
   EXPECT_EQ(segment_of(on, on.allocate(1000, two)).private_pool, pool.id());
 }
 
@@ -215,7 +219,7 @@ TEST(pools_of_arenas_threads, are_used_side_by_side) {
         const extension::private_pool pool(on);
         std::vector<void*> blocks;
         {
-          const extension::pool_scope scope(pool, mine);
+          const extension::pool_scope scope(pool, mine, extension::scope_kind::capture);
           for (std::size_t i = 1; i < 20; ++i) blocks.push_back(on.allocate(i * 100'000, mine));
           for (void* p : blocks) ASSERT_EQ(segment_of(on, p).private_pool, pool.id());
         }

@@ -53,6 +53,7 @@ std::string tables_in(const std::string& path) {
   std::ifstream file(path);
   std::string all, heading;
   for (std::string line; std::getline(file, line);) {
+    if (line == "## Documents and code") break;  // its rows are tests of conformance/
     if (line.starts_with("## ")) heading = line + "\n";
     if (!line.starts_with("|")) continue;
     all += std::exchange(heading, {}) + line + "\n";

@@ -344,7 +344,7 @@ TEST(tagged, forwards_private_pools) {
   using pooled = tagged<caching_allocator<pytorch<>, simulated_device, private_pools, checkpoints>>;
   pooled pool;
   private_pool apart(pool);
-  const pool_scope scope(apart, stream_id{1});
+  const pool_scope scope(apart, stream_id{1}, scope_kind::capture);
   void* const p = pool.allocate(1000, weights, stream_id{1});
   EXPECT_EQ(segment_of(pool, p).private_pool, apart.id());
   EXPECT_EQ(pool.tag_of(p), weights);

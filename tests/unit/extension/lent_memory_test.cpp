@@ -58,7 +58,7 @@ TYPED_TEST(lent_memory, is_reported_until_it_is_back) {
   auto& on = this->tested;
   extension::private_pool graph(on);
   {
-    const extension::pool_scope capture(graph, one);
+    const extension::pool_scope capture(graph, one, extension::scope_kind::capture);
     on.deallocate(on.allocate(100_MiB, one));
   }
   void* const rest = on.allocate(90_MiB, one);
@@ -76,7 +76,7 @@ TYPED_TEST(lent_memory, is_reported_until_it_is_back) {
   EXPECT_EQ(on.try_allocate(40_MiB, one), nullptr) << "it lends no more";
   on.deallocate(lent);
   EXPECT_TRUE(this->take_back(graph.id()).empty());
-  const extension::pool_scope replay(graph, one);
+  const extension::pool_scope replay(graph, one, extension::scope_kind::capture);
   EXPECT_EQ(this->owner(on.allocate(100_MiB, one)), graph.id());
   on.deallocate(rest);
   EXPECT_EQ(on.audit(), nullptr);
@@ -86,7 +86,7 @@ TYPED_TEST(lent_memory, that_a_stream_still_uses_is_reported_as_pending) {
   auto& on = this->tested;
   extension::private_pool graph(on, {.serves_on_oom = true});
   {
-    const extension::pool_scope capture(graph, one);
+    const extension::pool_scope capture(graph, one, extension::scope_kind::capture);
     on.deallocate(on.allocate(100_MiB, one));
   }
   (void)on.allocate(90_MiB, one);
@@ -153,7 +153,7 @@ TYPED_TEST(lent_memory, is_what_a_model_says_in_random_programs) {
       graph& g = graphs[random() % graphs.size()];
       switch (random() % 8) {
         case 0: {
-          const extension::pool_scope capture(g.pool, one);
+          const extension::pool_scope capture(g.pool, one, extension::scope_kind::capture);
           allocate(true);
           break;
         }
@@ -246,7 +246,7 @@ TEST(lent_memory_in_ranges, keeps_its_pool_awake_after_lending_ended) {
       small_device());
   extension::private_pool pool(on, {.serves_on_oom = true});
   {
-    const extension::pool_scope capture(pool, one);
+    const extension::pool_scope capture(pool, one, extension::scope_kind::capture);
     on.deallocate(on.allocate(80_MiB, one));
   }
   (void)on.allocate(95_MiB, one);

@@ -21,8 +21,8 @@ using extension::stream_filter, extension::scope_kind;
 
 template <typename Recipe>
 using allocator_of = caching_allocator<Recipe, simulated_device, extension::private_pools>;
-using allocator = allocator_of<passthrough>;
-using newest_first = allocator_of<with<passthrough, newest_scope_first<passthrough::pools>>>;
+using allocator = allocator_of<pytorch<>>;
+using newest_first = allocator_of<passthrough>;
 [[nodiscard]] auto pools_of(auto& in) { return in.template get<extension::private_pools>(); }
 /// The pool that serves a request of a stream.
 [[nodiscard]] pool_id destination(auto& in, stream_id stream) {

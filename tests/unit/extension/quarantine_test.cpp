@@ -644,7 +644,7 @@ TEST(quarantine_extension, forbids_checkpoints_of_a_pool_with_faulty_memory) {
   const extension::private_pool pool(memory);
   void* p = nullptr;
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     p = memory.allocate(3_MiB);
   }
   void* const other = memory.allocate(3_MiB);

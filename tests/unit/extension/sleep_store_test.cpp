@@ -214,7 +214,7 @@ TEST(sleep_stores, may_be_allocators_and_differ_for_each_pool) {
   host_file file(descriptor());
   unsigned char *a = nullptr, *b = nullptr;
   {
-    const extension::pool_scope scope(pool);
+    const extension::pool_scope scope(pool, extension::scope_kind::capture);
     a = static_cast<unsigned char*>(on.allocate(9_MiB));
   }
   b = static_cast<unsigned char*>(on.allocate(60_MiB));

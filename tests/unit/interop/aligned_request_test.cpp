@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -14,6 +15,7 @@
 #include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/paddle.hpp>
 #include <tessera/tessera.hpp>
 
 #include "host_pools.hpp"
@@ -203,6 +205,34 @@ TEST(aligned_request, finds_the_block_of_a_large_alignment) {
   EXPECT_EQ(request.find(pool, p).address, nullptr);
   pool.deallocate(other);
   EXPECT_EQ(pool.current_usage().allocated, 0u);
+}
+
+template <typename Recipe>
+void expect_blocks_at_multiples_of_4096() {
+  caching_allocator<Recipe, simulated_device> pool(
+      simulated_device({.capacity = 200_MiB, .granularity = 4096}));
+  std::mt19937 random(3);
+  std::vector<void*> live;
+  for (int step = 0; step < 4000; ++step) {
+    if (!live.empty() && random() % 2 == 0) {
+      std::swap(live[random() % live.size()], live.back());
+      pool.deallocate(live.back());
+      live.pop_back();
+    } else if (void* const p = pool.try_allocate(1 + random() % (random() % 4 == 0 ? 8_MiB : 30000))) {
+      EXPECT_TRUE(is_aligned(p, 4096));
+      live.push_back(p);
+    }
+  }
+  for (void* const p : live) pool.deallocate(p);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+TEST(alignment_of_all_blocks, follows_from_the_rounding) {
+  using aligned =
+      tessera::recipe::with<tessera::recipe::pytorch<>, tessera::policy::round_to_divisions<4096>>;
+  expect_blocks_at_multiples_of_4096<aligned>();
+  expect_blocks_at_multiples_of_4096<with<pytorch_family::expandable, round_to_divisions<4096>>>();
+  expect_blocks_at_multiples_of_4096<with<stitched, round_to_multiple<4096>>>();
+  expect_blocks_at_multiples_of_4096<with<paddle<>, round_to_multiple<4096>>>();
 }
 
 TEST(aligned_request_death, names_the_rule_that_is_broken) {

@@ -95,7 +95,7 @@ TEST(explain, suggests_in_a_capture_only_what_helps) {
   pool.deallocate(pool.allocate(40_MiB));
   {
     extension::private_pool graph(pool);
-    const extension::pool_scope capture(graph);
+    const extension::pool_scope capture(graph, extension::scope_kind::capture);
     const oom_report report = refused(pool, 40_MiB);
     EXPECT_TRUE(advises(report, oom_report::hint::end_capture)) << report.text().c_str();
     for (const auto other : {oom_report::hint::empty_cache, oom_report::hint::share_pool,

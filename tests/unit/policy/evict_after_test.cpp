@@ -162,7 +162,7 @@ TYPED_TEST(evict_after_in, an_open_scope_keeps_everything) {
   {
     extension::private_pool graph(pool);
     {
-      const extension::pool_scope scope(graph, stream_id{9});
+      const extension::pool_scope scope(graph, stream_id{9}, extension::scope_kind::capture);
       pool.evict_idle();
       EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
       pool.deallocate(pool.allocate(80_MiB, stream_id{9}));

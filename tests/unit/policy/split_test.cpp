@@ -242,7 +242,7 @@ TEST(split_policy_that_learns, keeps_what_it_learned_if_a_checkpoint_is_restored
   extension::private_pool memory(pool);
   void* live = nullptr;
   {
-    const extension::pool_scope scope(memory);
+    const extension::pool_scope scope(memory, extension::scope_kind::capture);
     live = pool.allocate(3_MiB);
     pool.deallocate(pool.allocate(4_MiB));
   }
@@ -254,7 +254,7 @@ TEST(split_policy_that_learns, keeps_what_it_learned_if_a_checkpoint_is_restored
   EXPECT_TRUE(pool.policies().split == learned);
   EXPECT_EQ(pool.audit(), nullptr);
   {
-    const extension::pool_scope scope(memory);
+    const extension::pool_scope scope(memory, extension::scope_kind::capture);
     void* const next = pool.allocate(2_MiB);  // behind the block of 4 MiB, as if there had been no restore
     EXPECT_EQ(next, static_cast<char*>(live) + 3_MiB);
     pool.deallocate(next);

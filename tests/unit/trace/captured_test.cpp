@@ -350,8 +350,8 @@ TEST(captured_pools, are_numbered_from_1) {
     private_pool first(pool);
     private_pool second(pool, {.never_splits = true});
     {
-      const pool_scope all(first);
-      const pool_scope one(second, stream_id{3});
+      const pool_scope all(first, scope_kind::capture);
+      const pool_scope one(second, stream_id{3}, scope_kind::capture);
       (void)pool.allocate(1000, stream_id{3});
     }
     auto pools = pool.get<extension::private_pools>();
@@ -373,7 +373,7 @@ TEST(captured_pools, serve_the_same_requests_in_a_replay) {
     private_pool graph(pool);
     for (int i = 0; i < 3; ++i) {
       for (const std::uint64_t stream : {1u, 2u}) live.push_back(pool.allocate(3_MiB, stream_id{stream}));
-      const pool_scope scope(graph, stream_id{1});
+      const pool_scope scope(graph, stream_id{1}, scope_kind::capture);
       for (const std::uint64_t stream : {1u, 2u}) live.push_back(pool.allocate(2_MiB, stream_id{stream}));
     }
     EXPECT_EQ(segment_of(pool, live[2]).private_pool, graph.id());
@@ -392,12 +392,12 @@ TEST(captured_pools, of_functions_select_a_stream_from_its_first_request) {
   private_pool graph(pool);
   const stream_filter even([](void*, stream_id s) noexcept { return s.handle % 2 == 0; }, nullptr);
   {
-    const pool_scope scope(graph, even);
+    const pool_scope scope(graph, even, scope_kind::capture);
     for (const std::uint64_t stream : {1u, 2u, 2u, 4u}) (void)pool.allocate(1000, stream_id{stream});
   }
   (void)pool.allocate(1000, stream_id{6});
   {
-    const pool_scope again(graph, even);
+    const pool_scope again(graph, even, scope_kind::capture);
     (void)pool.allocate(1000, stream_id{2});
   }
   const std::vector<line> expected{
@@ -450,7 +450,7 @@ TEST(captured_pools, end_the_recording_by_a_restore) {
   private_pool graph(pool);
   void* result = nullptr;
   {
-    const pool_scope scope(graph);
+    const pool_scope scope(graph, scope_kind::capture);
     result = pool.allocate(5_MiB);
   }
   auto recorder = pool.get<extension::checkpoints>();

@@ -35,7 +35,7 @@
 #include <tessera/tessera.hpp>
 #include <tessera/trace/captured.hpp>
 
-#include "../by_day.hpp"
+#include "by_day.hpp"
 
 namespace {
 

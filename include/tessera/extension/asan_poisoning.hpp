@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
+#include <tessera/provider/capabilities.hpp>
+
+// GCC defines a macro; clang answers a question.
+#if defined(__SANITIZE_ADDRESS__)
+#define TESSERA_HAS_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define TESSERA_HAS_ASAN 1
+#endif
+#endif
+#ifdef TESSERA_HAS_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace tessera::inline v0_1::extension {
+
+/// Tells AddressSanitizer which bytes of the memory a program may use, so that it reports an access of the host to a freed
+/// block, to cached memory, or behind the bytes of a request. Choose it for tests over memory that the host can reach.
+///
+///     #include <tessera/provider/host_pinned.hpp>
+///     using checked = tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned,
+///                                                tessera::extension::asan_poisoning>;
+///
+/// A freed block with recorded streams is poisoned when their work has completed, because that may still use it. In a build
+/// without the sanitizer, nothing happens. debug::guarded finds writes behind a block in any build, and by a device, too, but
+/// only when the block is freed.
+///
+/// Other libraries see no poison: code that was built without the sanitizer, and devices, are not checked.
+///   Cost:    a call of the sanitizer for each request and each free, linear in the bytes of the block
+///   Source:  ASAN_POISON_MEMORY_REGION of <sanitizer/asan_interface.h>
+struct asan_poisoning {
+  static constexpr bool spans_arenas = true;
+  /// Whether this program is built with the sanitizer.
+#ifdef TESSERA_HAS_ASAN
+  static constexpr bool is_active = true;
+#else
+  static constexpr bool is_active = false;
+#endif
+
+  template <typename Core>
+  class state;
+
+  template <typename Core>
+  static consteval bool check() {
+    static_assert(tessera::detail::is_host_visible<typename Core::provider>,
+                  "asan_poisoning: the provider must say is_host_visible, because AddressSanitizer knows "
+                  "host memory only [tessera/provider/provider.hpp]");
+    return true;
+  }
+};
+
+/// What one allocator tells the sanitizer.
+template <typename Core>
+class asan_poisoning::state : public tessera::detail::extension_defaults {
+ public:
+  state(typename Core::allocator& in, const asan_poisoning&) noexcept : in_(in) {}
+
+  void on_event(const allocator_event& e) noexcept {
+    using enum allocator_event::action;
+    switch (e.what) {
+      case alloc: return unpoison(e.address, e.bytes);
+      case free_completed: return poison(e.address, e.block);
+      case segment_alloc:
+      case segment_map: return poison(e.address, e.bytes);
+      case segment_free:
+      case segment_unmap: return unpoison(e.address, e.bytes);
+      default: return;
+    }
+  }
+  void on_end() noexcept {
+    tessera::detail::introspect(in_).for_each_block(
+        [](const tessera::detail::block& b) { unpoison(b.address, b.size); });
+  }
+
+ private:
+#ifdef TESSERA_HAS_ASAN
+  static void poison(std::uintptr_t address, std::size_t bytes) noexcept {
+    __asan_poison_memory_region(reinterpret_cast<const void*>(address), bytes);
+  }
+  static void unpoison(std::uintptr_t address, std::size_t bytes) noexcept {
+    __asan_unpoison_memory_region(reinterpret_cast<const void*>(address), bytes);
+  }
+#else
+  static constexpr void poison(std::uintptr_t, std::size_t) noexcept {}
+  static constexpr void unpoison(std::uintptr_t, std::size_t) noexcept {}
+#endif
+
+  typename Core::allocator& in_;
+};
+
+}  // namespace tessera::inline v0_1::extension
+
+#undef TESSERA_HAS_ASAN
