@@ -164,8 +164,10 @@ TEST(seed_differences, huge_first_for_peers_has_normal_pages_up_to_1_MiB_in_the_
     return huge;
   }();
   const auto reserved_for = [](auto allocator, std::size_t bytes) {
-    allocator.deallocate(allocator.allocate(bytes));
-    return reserved_by(allocator);
+    void* const p = allocator.allocate(bytes);
+    const std::size_t reserved = reserved_by(allocator);
+    allocator.deallocate(p);
+    return reserved;
   };
   using code = with<recipe::passthrough, policy::prefer_pages<as_code>>;
   using document = with<recipe::passthrough, policy::prefer_pages<as_documented>>;
