@@ -5,26 +5,20 @@
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/provider/capabilities.hpp>
 
-// GCC defines a macro; clang answers a question.
-#if defined(__SANITIZE_ADDRESS__)
-#define TESSERA_HAS_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define TESSERA_HAS_ASAN 1
-#endif
-#endif
-#ifdef TESSERA_HAS_ASAN
+// Without the sanitizer, its macros do nothing.
+#if __has_include(<sanitizer/asan_interface.h>)
 #include <sanitizer/asan_interface.h>
 #endif
 
-namespace tessera::inline v0_1::extension {
+namespace tessera::inline v0_1::debug {
 
 /// Tells AddressSanitizer which bytes of the memory a program may use, so that it reports an access of the host to a freed
-/// block, to cached memory, or behind the bytes of a request. Choose it for tests over memory that the host can reach.
+/// block, to cached memory, or behind the bytes of a request. Choose it for tests over memory that the host can reach. It is an
+/// extension, so the program names it after the provider.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     using checked = tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned,
-///                                                tessera::extension::asan_poisoning>;
+///                                                tessera::debug::asan_poisoning>;
 ///
 /// A freed block with recorded streams is poisoned when their work has completed, because that may still use it. In a build
 /// without the sanitizer, nothing happens. debug::guarded finds writes behind a block in any build, and by a device, too, but
@@ -35,9 +29,15 @@ namespace tessera::inline v0_1::extension {
 ///   Source:  ASAN_POISON_MEMORY_REGION of <sanitizer/asan_interface.h>
 struct asan_poisoning {
   static constexpr bool spans_arenas = true;
-  /// Whether this program is built with the sanitizer.
-#ifdef TESSERA_HAS_ASAN
+  /// Whether this program is built with the sanitizer. GCC defines a macro; clang answers a question.
+#if defined(__SANITIZE_ADDRESS__)
   static constexpr bool is_active = true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+  static constexpr bool is_active = true;
+#else
+  static constexpr bool is_active = false;
+#endif
 #else
   static constexpr bool is_active = false;
 #endif
@@ -78,12 +78,12 @@ class asan_poisoning::state : public tessera::detail::extension_defaults {
   }
 
  private:
-#ifdef TESSERA_HAS_ASAN
+#ifdef ASAN_POISON_MEMORY_REGION
   static void poison(std::uintptr_t address, std::size_t bytes) noexcept {
-    __asan_poison_memory_region(reinterpret_cast<const void*>(address), bytes);
+    ASAN_POISON_MEMORY_REGION(reinterpret_cast<const void*>(address), bytes);
   }
   static void unpoison(std::uintptr_t address, std::size_t bytes) noexcept {
-    __asan_unpoison_memory_region(reinterpret_cast<const void*>(address), bytes);
+    ASAN_UNPOISON_MEMORY_REGION(reinterpret_cast<const void*>(address), bytes);
   }
 #else
   static constexpr void poison(std::uintptr_t, std::size_t) noexcept {}
@@ -93,6 +93,4 @@ class asan_poisoning::state : public tessera::detail::extension_defaults {
   typename Core::allocator& in_;
 };
 
-}  // namespace tessera::inline v0_1::extension
-
-#undef TESSERA_HAS_ASAN
+}  // namespace tessera::inline v0_1::debug

@@ -9,7 +9,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/extension/asan_poisoning.hpp>
+#include <tessera/debug/asan_poisoning.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/provider/adaptor.hpp>
@@ -19,21 +19,16 @@
 namespace {
 
 using namespace tessera;
-using extension::asan_poisoning;
+using debug::asan_poisoning;
 
 constexpr bool is_built_with_it = asan_poisoning::is_active;
 
-#if defined(__SANITIZE_ADDRESS__)
-bool is_poisoned(const void* p) { return __asan_address_is_poisoned(p) != 0; }
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-bool is_poisoned(const void* p) { return __asan_address_is_poisoned(p) != 0; }
-#else
-bool is_poisoned(const void*) { return false; }
+bool is_poisoned([[maybe_unused]] const void* p) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__clang__)
+  if constexpr (is_built_with_it) return __asan_address_is_poisoned(p) != 0;
 #endif
-#else
-bool is_poisoned(const void*) { return false; }
-#endif
+  return false;
+}
 
 struct host {
   host_pinned device{{.capacity = 64_MiB, .pin = host_pinned::pinning::where_allowed}};
