@@ -122,7 +122,7 @@ file(GLOB_RECURSE headers RELATIVE ${ROOT}/include ${ROOT}/include/tessera/*.hpp
 list(TRANSFORM headers REPLACE ".+" "#include <\\0>\n")
 list(JOIN headers "" includes)
 file(WRITE ${SCRATCH}/page_names.cpp "${includes}${prelude}${source}")
-execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I ${ROOT}/include ${SCRATCH}/page_names.cpp RESULT_VARIABLE code
+execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I ${ROOT}/include -I ${ROOT}/tests/stand_ins ${SCRATCH}/page_names.cpp RESULT_VARIABLE code
                 ERROR_VARIABLE errors)
 if(NOT code EQUAL 0)
   string(REGEX MATCHALL "[^\n]*error: [^\n]*" errors "${errors}")

@@ -3,6 +3,7 @@
 
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/provider/capabilities.hpp>
 
 // Without the sanitizer, its macros do nothing.
@@ -24,7 +25,8 @@ namespace tessera::inline v0_1::debug {
 /// without the sanitizer, nothing happens. debug::guarded finds writes behind a block in any build, and by a device, too, but
 /// only when the block is freed.
 ///
-/// Other libraries see no poison: code that was built without the sanitizer, and devices, are not checked.
+/// Code that was built without the sanitizer, and devices, are not checked. It does not go together with sleep_mode, which copies
+/// whole chunks.
 ///   Cost:    a call of the sanitizer for each request and each free, linear in the bytes of the block
 ///   Source:  ASAN_POISON_MEMORY_REGION of <sanitizer/asan_interface.h>
 struct asan_poisoning {
@@ -44,23 +46,22 @@ struct asan_poisoning {
 
   template <typename Core>
   class state;
-
-  template <typename Core>
-  static consteval bool check() {
-    static_assert(tessera::detail::is_host_visible<typename Core::provider>,
-                  "asan_poisoning: the provider must say is_host_visible, because AddressSanitizer knows "
-                  "host memory only [tessera/provider/provider.hpp]");
-    return true;
-  }
 };
 
 /// What one allocator tells the sanitizer.
 template <typename Core>
 class asan_poisoning::state : public tessera::detail::extension_defaults {
+  static_assert(tessera::detail::is_host_visible<typename Core::provider>,
+                "asan_poisoning: the provider must say is_host_visible, because AddressSanitizer knows host "
+                "memory only [tessera/provider/provider.hpp]");
+
  public:
   state(typename Core::allocator& in, const asan_poisoning&) noexcept : in_(in) {}
 
   void on_event(const allocator_event& e) noexcept {
+    static_assert(!tessera::detail::offers<typename Core::allocator, extension::sleep_mode>,
+                  "asan_poisoning: sleep_mode copies whole chunks, with the poisoned bytes in them, so an "
+                  "allocator has one of the two");
     using enum allocator_event::action;
     switch (e.what) {
       case alloc: return unpoison(e.address, e.bytes);
