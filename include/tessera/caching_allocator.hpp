@@ -784,7 +784,7 @@ class caching_allocator {
     switch (step) {
       case release_oversize: return release_oversize_of(want);
       case release_one:
-        release_idle(before - 1, at_least{want.size});
+        release_idle(before - 1, at_least{detail::segment_size_for(manager_, policies_, want.size)});
         return manager_.reserved_after_releases() < before;
       case release_cached:
         if (!manager_.may_wait()) return false;

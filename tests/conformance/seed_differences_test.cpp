@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/interop/acl_malloc_policy.hpp>
 #include <tessera/interop/paddle_passes.hpp>
 #include <tessera/tessera.hpp>
@@ -122,6 +123,24 @@ TEST(seed_differences, one_segment_goes_back_first_only_if_oversize_in_the_code)
       << "the whole cache went back";
   EXPECT_EQ(reserved_after(simulated<as_documented>(of(capacity))), 90_MiB)
       << "only the segment of 40 MiB did";
+}
+// A request of 8 MiB needs a segment of 20, so that of 12 would not help.
+TEST(seed_differences, the_segment_that_goes_back_is_large_enough_to_grow) {
+  simulated<with<recipe::pytorch<>, policy::recover_by_releasing_one>> allocator(of(100_MiB));
+  void* const blocks[] = {allocator.allocate(12_MiB), allocator.allocate(40_MiB), allocator.allocate(46_MiB)};
+  for (void* const p : blocks) allocator.deallocate(p);
+  void* const other = allocator.allocate(8_MiB, stream_id{1});
+  EXPECT_EQ(reserved_by(allocator), 78_MiB);
+  allocator.deallocate(other);
+}
+TEST(seed_differences, no_segment_goes_back_while_a_graph_is_captured) {
+  using recipe_type = with<recipe::pytorch<>, policy::recover_by_releasing_one>;
+  caching_allocator<recipe_type, provider::simulated_device, extension::private_pools> allocator(of(100_MiB));
+  allocator.deallocate(allocator.allocate(90_MiB));
+  const extension::private_pool graph(allocator);
+  const extension::pool_scope capture(graph, stream_id{2}, extension::scope_kind::capture);
+  EXPECT_EQ(allocator.try_allocate(30_MiB, stream_id{1}), nullptr);
+  EXPECT_EQ(reserved_by(allocator), 90_MiB);
 }
 TEST(seed_differences, if_one_segment_is_not_enough_the_whole_cache_goes_back) {
   simulated<with<recipe::pytorch<>, policy::recover_by_releasing_one>> allocator(of(100_MiB));

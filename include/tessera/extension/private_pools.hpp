@@ -568,9 +568,10 @@ class private_pools::door {
   /// During a capture, that is, while any scope of the kind capture is open, requests ask the device for no events and
   /// wait for none, with the exceptions at scope_kind::capture. Recovery does not empty the cache. A block with recorded
   /// streams that is freed meanwhile stays pending until a later call after the last such scope was closed. Uses that were
-  /// recorded in between are then dropped: the caller has joined their streams.
+  /// recorded in between count no more then.
+  ///   Requires:  before the last such scope is closed, the caller has joined the streams that it recorded meanwhile
   ///   Returns:  why not, if the pool does not exist, has no use, or serves no requests, or if its scope is open
-  ///   Cost:     a later request is logarithmic in the open scopes; it also calls the functions of those asked before
+  ///   Cost:     a later request is logarithmic in the open scopes; it also calls the function of each scope that comes before the one that decides
   [[nodiscard]] outcome open(pool_id pool, const stream_filter& streams = {},
                              scope_kind kind = scope_kind::capture) noexcept {
     return change(

@@ -507,8 +507,8 @@ namespace tessera::inline v0_1::observe {
 /// Takes a snapshot of any allocator: its segments and blocks, and the history if it has a `history`
 /// observer.
 ///
-/// Adjacent mapped pages form one segment. `dropped` says whether the history is complete. The history ends at the state, so memory_viz can replay
-/// it backward. The arenas of a per_stream are read one after the other. Its snapshot is consistent only if
+/// Adjacent mapped pages form one segment. `dropped` says how many events a full history dropped; those that history::clear()
+/// removed do not count. The history ends at the state, so memory_viz can replay it backward. The arenas of a per_stream are read one after the other. Its snapshot is consistent only if
 /// no other thread uses it meanwhile.
 ///
 ///     #include <tessera/concurrent/locked.hpp>

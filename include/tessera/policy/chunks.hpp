@@ -55,8 +55,8 @@ struct chunk_schedule {
 
 /// Takes a segment, which Paddle calls a chunk, of at least `small_chunk` bytes for a small block.
 /// For a larger block, takes a segment of at least `large` bytes. 0 means the block's size. The pools policy tells which
-/// blocks are small; if it does not, those of up to `boundary` bytes. A `boundary` states a limit that the pools
-/// policy must have, too.
+/// blocks are small; if it does not, those of up to `boundary` bytes. A recipe whose pools
+/// policy has another limit than this `boundary` breaks a law.
 ///   Source:  Paddle's auto_growth. With one pool, its auto_growth_chunk_size_in_mb is `large`.
 template <auto Small = tunable<std::size_t>{0}, auto Large = tunable<std::size_t>{0},
           auto Boundary = limit_of_pools, auto Limit = tunable<memory_limit>{memory_limit::none}>

@@ -9,8 +9,8 @@ namespace tessera::inline v0_1 {
 
 /// Page sizes that may back a segment.
 enum class page_preference : unsigned char {
-  normal_only,    ///< normal pages; every device has them
-  huge_first,     ///< 2 MiB pages, else normal ones; normal pages only for segments of at most `max_normal`
+  normal_only,  ///< normal pages; every device has them
+  huge_first,  ///< 2 MiB pages, or normal ones if there are too few; for segments up to `max_normal`, normal ones
   huge_only,      ///< 2 MiB pages, for small segments too
   huge_1g_first,  ///< 1 GiB pages for segments above 2 MiB; else as huge_first
   huge_1g_only    ///< 1 GiB pages; fewest page table entries, but at least 1 GiB for each segment

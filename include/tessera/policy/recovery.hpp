@@ -26,14 +26,15 @@ struct recovery_steps {
   enum class step : unsigned char {
     release_oversize,  ///< releases one free oversize block of the stream that is large enough, else the largest ones
                        ///< until they sum to the block's size; fails if they do not
-    release_one,  ///< releases one idle segment that is large enough, of any stream; fails if there is none
+    release_one,  ///< releases one idle segment, of any stream, of at least the size to grow by; fails if there is none
     release_cached,    ///< waits for pending frees, then releases every idle segment
     retry_exact_size,  ///< asks for a segment of exactly the block's size, whatever the growth policy says
     search_again  ///< waits for pending frees, if they may be waited for, and searches the free list again
   };
   std::array<step, 4> steps{};  ///< only the first `count` are taken, in their order
   std::size_t count = 0;        ///< at most four
-  /// Whether release_oversize and eviction may release memory while a graph is captured. Eviction asks steps(by_device).
+  /// Whether release_oversize, and the eviction policy before growth or after a free, may release memory while a graph is
+  /// captured. For eviction, the member of steps(by_device) counts.
   bool in_captures = false;
 
   /// The first step. A range-based for visits the steps in their order.
@@ -95,10 +96,11 @@ struct recover_by_releasing_oversize {
   bool operator==(const recover_by_releasing_oversize&) const = default;
 };
 
-/// Releases one idle segment that is large enough for the request. If there is none, or if the device refuses again, releases
-/// the whole cache.
+/// Releases one idle segment of at least the size of the segment that growth asks for. If there is none, or if the device refuses
+/// again, releases the whole cache.
 ///
-/// Choose it to keep most of the cache if one large segment is in the way. Of a free list's segments, the smallest goes.
+/// Choose it to keep most of the cache if one large segment is in the way. It takes the first stream that has such a segment,
+/// and the smallest one of that stream.
 ///   Source:  the documentation of PyTorch's allocator. Its code does so only with max_split_size_mb, for oversize blocks of
 ///            the request's stream: recover_by_releasing_oversize
 struct recover_by_releasing_one {

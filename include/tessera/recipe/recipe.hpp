@@ -212,8 +212,10 @@ namespace tessera::inline v0_1::detail {
 /// Stops the compiler, and names the capability that a recipe needs and the provider lacks.
 template <typename Recipe, typename Provider>
 consteval bool check_provider() {
-  static_assert(has_events_for<Provider, Recipe>,
-                "Provider must be an event_provider for Recipe::streams [tessera/provider/provider.hpp]");
+  static_assert(
+      has_events_for<Provider, Recipe>,
+      "Provider must be an event_provider for Recipe::streams [tessera/provider/provider.hpp]; for memory "
+      "without streams, write with<Recipe, policy::reuse_immediately>");
   static_assert(has_order_for<Provider, Recipe>,
                 "Provider must be an ordering_provider for Recipe::streams [tessera/provider/provider.hpp]");
   static_assert(has_pages_for<Provider, Recipe>,

@@ -157,7 +157,8 @@ namespace tessera::inline v0_1::recipe {
 
 /// A recipe that differs from `Base` in the given policies, in any order.
 ///
-/// The other policies keep their values from a configuration string. A type that is not a policy of any axis
+/// The other policies keep their values from a configuration string. A new policy has its own values: what the string said about
+/// its axis is gone. A type that is not a policy of any axis
 /// does not compile. The error says what the nearest axis requires. If the policies break a law
 /// [tessera/law/recipe_laws.hpp] with their initial numbers, as far as they answer in constant expressions, the error
 /// names the law.
