@@ -23,11 +23,9 @@ namespace tessera::inline v0_1::debug {
 ///
 /// A freed block with recorded streams is poisoned when their work has completed, because that may still use it. In a build
 /// without the sanitizer, nothing happens. After the restore of a checkpoint, all bytes of a block count as requested.
-/// debug::guarded finds writes behind a block in any build, and by a device, too, but
-/// only when the block is freed.
 ///
-/// Code that was built without the sanitizer, and devices, are not checked. It does not go together with sleep_mode, which copies
-/// whole chunks.
+/// Code that was built without the sanitizer, and devices, are not checked. debug::guarded finds their writes behind a block, in
+/// any build, but only when the block is freed. sleep_mode, which copies whole chunks, and guarded do not go together with it.
 ///   Requires:  tasks of the host on a block's own stream end before it is freed, because it is then poisoned at once
 ///   Cost:    a call of the sanitizer for each request and each free, linear in the bytes of the block
 ///   Source:  ASAN_POISON_MEMORY_REGION of <sanitizer/asan_interface.h>

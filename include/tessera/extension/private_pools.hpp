@@ -571,7 +571,8 @@ class private_pools::door {
   /// recorded in between count no more then.
   ///   Requires:  before the last such scope is closed, the caller has joined the streams that it recorded meanwhile
   ///   Returns:  why not, if the pool does not exist, has no use, or serves no requests, or if its scope is open
-  ///   Cost:     a later request is logarithmic in the open scopes; it also calls the function of each scope that comes before the one that decides
+  ///   Cost:     a later request is logarithmic in the open scopes; it also calls the function of each scope that comes before
+  ///             the one that decides
   [[nodiscard]] outcome open(pool_id pool, const stream_filter& streams = {},
                              scope_kind kind = scope_kind::capture) noexcept {
     return change(
@@ -749,7 +750,8 @@ namespace tessera::inline v0_1::extension {
 ///     tessera::extension::private_pool graph_memory(shared);
 ///     void* p = nullptr;
 ///     {
-///       const tessera::extension::pool_scope capture(graph_memory, tessera::stream_id{1}, tessera::extension::scope_kind::capture);
+///       using tessera::extension::scope_kind;
+///       const tessera::extension::pool_scope capture(graph_memory, tessera::stream_id{1}, scope_kind::capture);
 ///       p = shared.allocate(5_MiB, tessera::stream_id{1});  // from the pool
 ///     }
 ///     shared.deallocate(p);  // to the pool
