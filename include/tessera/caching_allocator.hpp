@@ -780,12 +780,13 @@ class caching_allocator {
   ///   Returns:  whether another try may succeed
   bool take_step(policy::recovery_steps::step step, const request& want) noexcept {
     using enum policy::recovery_steps::step;
-    const std::size_t before = manager_.reserved_after_releases();
     switch (step) {
       case release_oversize: return release_oversize_of(want);
-      case release_one:
+      case release_one: {
+        const std::size_t before = manager_.reserved_after_releases();
         release_idle(before - 1, at_least{detail::segment_size_for(manager_, policies_, want.size)});
         return manager_.reserved_after_releases() < before;
+      }
       case release_cached:
         if (!manager_.may_wait()) return false;
         empty_cache(0);
@@ -794,7 +795,7 @@ class caching_allocator {
         ++manager_.counters().num_alloc_retries;
         if (manager_.may_wait()) evict(policy::eviction_trigger::after_free);
         return true;
-      default: return true;
+      default: return true;  // recover() does retry_exact_size and search_again
     }
   }
 

@@ -11,6 +11,17 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
+namespace tessera::inline v0_1::detail {
+
+template <typename Recipe>
+struct guarded_recipe;
+template <typename Recipe>
+inline constexpr bool is_of_guarded = false;
+template <typename Recipe>
+inline constexpr bool is_of_guarded<guarded_recipe<Recipe>> = true;
+
+}  // namespace tessera::inline v0_1::detail
+
 namespace tessera::inline v0_1::debug {
 
 /// Tells AddressSanitizer which bytes of the memory a program may use, so that it reports an access of the host to a freed
@@ -21,12 +32,12 @@ namespace tessera::inline v0_1::debug {
 ///     using checked = tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned,
 ///                                                tessera::debug::asan_poisoning>;
 ///
-/// A freed block with recorded streams is poisoned when their work has completed, because that may still use it. In a build
+/// A freed block with recorded streams is poisoned when their work has completed, because the work may still use it. In a build
 /// without the sanitizer, nothing happens. After the restore of a checkpoint, all bytes of a block count as requested.
 ///
 /// Code that was built without the sanitizer, and devices, are not checked. debug::guarded finds their writes behind a block, in
 /// any build, but only when the block is freed. sleep_mode, which copies whole chunks, and guarded do not go together with it.
-///   Requires:  tasks of the host on a block's own stream end before it is freed, because it is then poisoned at once
+///   Requires:  tasks of the host on a block's own stream end before it is freed, because the free poisons it at once
 ///   Cost:    a call of the sanitizer for each request and each free, linear in the bytes of the block
 ///   Source:  ASAN_POISON_MEMORY_REGION of <sanitizer/asan_interface.h>
 struct asan_poisoning {
@@ -54,6 +65,9 @@ class asan_poisoning::state : public tessera::detail::extension_defaults {
   static_assert(tessera::detail::is_host_visible<typename Core::provider>,
                 "asan_poisoning: the provider must say is_host_visible, because AddressSanitizer knows host "
                 "memory only [tessera/provider/provider.hpp]");
+  static_assert(
+      !tessera::detail::is_of_guarded<typename Core::recipe>,
+      "guarded: it writes patterns behind requests, which asan_poisoning poisons; use one of the two");
 
  public:
   state(typename Core::allocator& in, const asan_poisoning&) noexcept : in_(in) {}

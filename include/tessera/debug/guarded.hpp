@@ -66,8 +66,6 @@ struct a_guarded_allocator_maps_no_ranges;
 
 namespace tessera::inline v0_1::debug {
 
-struct asan_poisoning;
-
 /// Installs a SIGSEGV handler that explains faults in a `guarded` allocator on standard error. It prints the
 /// accessed block, its size, distance and label, and whether it was freed. Then it calls the previous
 /// handler, for example a sanitizer's.
@@ -204,9 +202,6 @@ class guarded
  private:
   using locked_type = typename detail::guarded_locked<Allocator>::type;
   using adaptor_type = allocator_adaptor<guarded, locked_type>;
-  static_assert(
-      !tessera::detail::offers<locked_type, asan_poisoning>,
-      "guarded: it writes patterns behind requests, which asan_poisoning poisons; use one of the two");
 
  public:
   /// How blocks are guarded: bytes of the guards (`guard`), bytes of freed addresses that are not reused

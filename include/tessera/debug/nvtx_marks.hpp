@@ -2,13 +2,12 @@
 #pragma once
 
 #if __has_include(<nvtx3/nvToolsExtMem.h>)
-#include <map>
 #include <utility>
 
 #include <nvtx3/nvToolsExtMem.h>
 
-#include <tessera/core/error.hpp>
 #include <tessera/core/types.hpp>
+#include <tessera/provider/range_map.hpp>
 
 namespace tessera::inline v0_1::debug {
 
@@ -28,15 +27,15 @@ class nvtx_marks {
  public:
   nvtx_marks() = default;
   nvtx_marks(nvtx_marks&& other) noexcept
-      : domain_(std::exchange(other.domain_, nullptr)), heaps_(std::exchange(other.heaps_, {})) {}
+      : domain_(std::exchange(other.domain_, nullptr)), heaps_(std::move(other.heaps_)) {}
   nvtx_marks& operator=(nvtx_marks&& other) noexcept {
     std::swap(domain_, other.domain_);
-    heaps_.swap(other.heaps_);
+    std::swap(heaps_, other.heaps_);
     return *this;
   }
   /// Removes all marks.
   ~nvtx_marks() {
-    while (!heaps_.empty()) remove_heap(heaps_.begin()->first);
+    while (const auto* const first = heaps_.from(0)) remove_heap(first->key);
     if (domain_ != nullptr) nvtxDomainDestroy(domain_);
   }
 
@@ -100,33 +99,28 @@ class nvtx_marks {
     desc.type = NVTX_MEM_TYPE_VIRTUAL_ADDRESS;
     desc.typeSpecificDescSize = sizeof all;
     desc.typeSpecificDesc = &all;
-    (void)tessera::detail::try_run([&] {
-      heap& made = heaps_[address];
-      made = {bytes, nvtxMemHeapRegister(domain_, &desc)};
-    });
+    const nvtxMemHeapHandle_t handle = nvtxMemHeapRegister(domain_, &desc);
+    if (!heaps_.insert(address, {bytes, handle})) nvtxMemHeapUnregister(domain_, handle);
   }
   void remove_heap(std::uintptr_t address) noexcept {
-    const auto found = heaps_.find(address);
-    if (found == heaps_.end()) return;
-    nvtxMemHeapUnregister(domain_, found->second.handle);
-    heaps_.erase(found);
+    if (heaps_.find(address) != nullptr) nvtxMemHeapUnregister(domain_, heaps_.extract(address).handle);
   }
   /// Calls f(heap, part) for the part of a request in each heap.
   template <typename F>
   void for_each_part(const allocator_event& e, F f) const noexcept {
     const std::uintptr_t end = e.address + e.bytes;
-    auto at = heaps_.upper_bound(e.address);
-    if (at != heaps_.begin()) --at;
-    for (; at != heaps_.end() && at->first < end; ++at) {
-      const std::uintptr_t from = at->first > e.address ? at->first : e.address;
-      const std::uintptr_t heap_end = at->first + at->second.bytes;
+    const auto* at = heaps_.up_to(e.address);
+    if (at == nullptr) at = heaps_.from(e.address);
+    for (; at != nullptr && at->key < end; at = heaps_.after(*at)) {
+      const std::uintptr_t from = at->key > e.address ? at->key : e.address;
+      const std::uintptr_t heap_end = at->key + at->value.bytes;
       const std::uintptr_t to = heap_end < end ? heap_end : end;
-      if (from < to) f(at->second.handle, range(from, to - from));
+      if (from < to) f(at->value.handle, range(from, to - from));
     }
   }
 
   nvtxDomainHandle_t domain_ = nullptr;
-  std::map<std::uintptr_t, heap> heaps_;
+  tessera::detail::ordered_map<heap> heaps_;  // by address
 };
 
 }  // namespace tessera::inline v0_1::debug

@@ -190,8 +190,8 @@ struct snapshot {
   call_stacks stacks;                             ///< the call stacks of blocks and entries
   std::vector<segment> host_segments{};           ///< pinned host memory, as PyTorch reports it
   std::vector<std::vector<entry>> host_traces{};  ///< the history of pinned host memory
-  /// For each device, how many entries before the first of its trace were dropped, because the history was full. Empty if
-  /// nobody counted, as in PyTorch's own snapshots.
+  /// The entries that a full history dropped before the first of each device's trace. Empty if their number is unknown, as in
+  /// PyTorch's own snapshots.
   std::vector<std::uint64_t> dropped{};
 
   /// The segments of one device.
@@ -507,9 +507,9 @@ namespace tessera::inline v0_1::observe {
 /// Takes a snapshot of any allocator: its segments and blocks, and the history if it has a `history`
 /// observer.
 ///
-/// Adjacent mapped pages form one segment. `dropped` says how many events a full history dropped; those that history::clear()
-/// removed do not count. The history ends at the state, so memory_viz can replay it backward. The arenas of a per_stream are read one after the other. Its snapshot is consistent only if
-/// no other thread uses it meanwhile.
+/// Adjacent mapped pages form one segment. The history ends at the state, so memory_viz can replay it backward. `dropped` counts
+/// the events that a full history dropped, without those that history::clear() removed. The arenas of a per_stream are read
+/// one after the other. Its snapshot is consistent only if no other thread uses it meanwhile.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     #include <tessera/extension/observer.hpp>

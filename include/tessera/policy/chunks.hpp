@@ -24,7 +24,7 @@ struct chunk_schedule {
     const std::size_t rest = free - free / 20;
     return rest < 256 ? 0 : rest;
   }
-  /// The same, or all with `leaves_twentieth` off.
+  /// Returns how many of `free` bytes chunks may take: the available ones, or all without `leaves_twentieth`.
   [[nodiscard]] constexpr std::size_t usable(std::size_t free) const noexcept {
     return leaves_twentieth ? available(free) : free;
   }
@@ -55,8 +55,7 @@ struct chunk_schedule {
 
 /// Takes a segment, which Paddle calls a chunk, of at least `small_chunk` bytes for a small block.
 /// For a larger block, takes a segment of at least `large` bytes. 0 means the block's size. The pools policy tells which
-/// blocks are small; if it does not, those of up to `boundary` bytes. A recipe whose pools
-/// policy has another limit than this `boundary` breaks a law.
+/// blocks are small; if it does not, those of up to `boundary` bytes. If both do, they must agree, which law::recipe checks.
 ///   Source:  Paddle's auto_growth. With one pool, its auto_growth_chunk_size_in_mb is `large`.
 template <auto Small = tunable<std::size_t>{0}, auto Large = tunable<std::size_t>{0},
           auto Boundary = limit_of_pools, auto Limit = tunable<memory_limit>{memory_limit::none}>

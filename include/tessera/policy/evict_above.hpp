@@ -31,8 +31,7 @@ struct evict_above {
   }
   [[nodiscard]] static constexpr bool is_candidate(std::size_t, const usage&) noexcept { return true; }
   [[nodiscard]] static constexpr bool should_evict(const idle_segment& segment) noexcept {
-    const double average = static_cast<double>(segment.total_age) / static_cast<double>(segment.candidates);
-    return segment.remaining > 0 && static_cast<double>(segment.age) >= average;
+    return segment.remaining > 0 && segment.is_old();
   }
   bool operator==(const evict_above&) const = default;
 

@@ -38,6 +38,11 @@ struct idle_segment {
   double value = 0;                 ///< with value(): that of this segment
   double min_value = 0;             ///< with value(): the lowest of the candidates
 
+  /// Whether it is at least as old as the candidates are on average.
+  ///   Source:  PyTorch's garbage_collection_threshold
+  [[nodiscard]] constexpr bool is_old() const noexcept {
+    return static_cast<double>(age) >= static_cast<double>(total_age) / static_cast<double>(candidates);
+  }
   /// Takes the totals over all candidates, which are not about one segment.
   constexpr void set_totals(const idle_segment& all) noexcept {
     candidates = all.candidates;
@@ -232,8 +237,7 @@ struct evict_idle_above {
     return bytes > Ignored;
   }
   [[nodiscard]] static constexpr bool should_evict(const idle_segment& segment) noexcept {
-    const double average = static_cast<double>(segment.total_age) / static_cast<double>(segment.candidates);
-    return static_cast<double>(segment.age) >= average;
+    return segment.is_old();
   }
   bool operator==(const evict_idle_above&) const = default;
 };
