@@ -201,7 +201,7 @@ class caching_allocator {
 
   caching_allocator& operator=(caching_allocator&&) = delete;
   /// Releases all memory to the provider, that of live blocks, too.
-  ~caching_allocator() { extensions_.on_end(); }
+  [[gnu::cold]] ~caching_allocator() { extensions_.on_end(); }
 
   /// Serves a request of `bytes` on `stream`. try_allocate() returns null where this function throws. In a program without
   /// exceptions, this function prints the message of the error instead, and aborts the program.
@@ -852,8 +852,8 @@ class caching_allocator {
   }
   /// Evicts idle segments in passes, as the policy decides. Stops once `wanted` bytes went back or a pass
   /// released nothing.
-  [[gnu::noinline]] void evict_bytes(policy::eviction_trigger when, const usage& now,
-                                     std::size_t wanted) noexcept {
+  [[gnu::cold]] void evict_bytes(policy::eviction_trigger when, const usage& now,
+                                 std::size_t wanted) noexcept {
     const auto& policy = policies_.eviction;
     const std::size_t min_size = detail::min_candidate_size(policy, now);
     for (std::size_t freed = 0, before = unlimited; freed < wanted && freed != before;) {

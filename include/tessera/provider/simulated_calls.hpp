@@ -124,23 +124,26 @@ class simulated_calls {
     [[nodiscard]] const logged& operator[](std::size_t n) const noexcept { return begin()[n]; }
     [[nodiscard]] const logged& back() const noexcept { return first_[size_ - 1]; }
 
+    [[nodiscard]] bool keeps_calls() const noexcept { return limit_ != 0; }
     /// Adds a call. If the log is full, drops the oldest; if host memory runs out, drops the older half; without any memory,
     /// drops this call.
     ///   Cost:  constant on average
-    void add(const logged& entry) noexcept {
+    [[gnu::cold]] void add(const logged& entry, bool ok, std::uint64_t time_ns) noexcept {
       if (size_ == room_ && room_ < max_room()) grow();
       if (room_ == 0) return;
       if (size_ == room_) {
         size_ = smaller(limit_ - 1, room_ / 2);
         for (std::size_t n = 0; n < size_; ++n) first_[n] = first_[room_ - size_ + n];
       }
-      first_[size_++] = entry;
+      first_[size_] = entry;
+      first_[size_].ok = ok;
+      first_[size_++].time_ns = time_ns;
     }
 
    private:
     /// Twice as much as it keeps, so that calls move only once in a while.
     [[nodiscard]] std::size_t max_room() const noexcept { return saturating_add(limit_, limit_); }
-    void grow() noexcept {
+    [[gnu::cold]] void grow() noexcept {
       const std::size_t room = smaller(larger(2 * room_, std::size_t{16}), max_room());
       auto* const all = new (std::nothrow) logged[room];
       if (all == nullptr) return;
@@ -194,27 +197,28 @@ class simulated_calls {
     return outcome;
   }
   /// Counts a call, adds its cost to the time and logs it.
-  void finish(logged entry, bool ok, std::uint64_t cost) noexcept {
-    ++(counts_.*row_of(entry.kind).count);
-    advance(cost);
-    entry.ok = ok;
-    entry.time_ns = now_ns_;
-    log_.add(entry);
+  void finish(call kind, bool ok, std::uint64_t cost) noexcept {
+    count(kind, cost);
+    if (log_.keeps_calls()) log_.add({.kind = kind}, ok, now_ns_);
   }
   void wait_until(std::uint64_t time_ns) noexcept { now_ns_ = larger(now_ns_, time_ns); }
   [[nodiscard]] const call_costs& costs() const noexcept { return costs_; }
 
  private:
   /// What run() does after the call. It is no part of that template, so that it is compiled once.
-  [[gnu::noinline]] void note(logged entry, const simulated_outcome& outcome) noexcept {
+  [[gnu::cold]] void note(logged entry, const simulated_outcome& outcome) noexcept {
     if (!outcome.works()) failure_ = {entry.kind, entry.address, entry.bytes, outcome.broken_rule};
     if (!outcome.works() && asks_for_memory(entry.kind)) refused_ = outcome.is_full ? failure{} : failure_;
     if (outcome.out_of_memory || outcome.broken_rule == no_host_memory) ++counts_.refused;
     if (outcome.address != nullptr) entry.address = address_of(outcome.address);
     const row& of_kind = row_of(entry.kind);
-    finish(
-        entry, outcome.works(),
-        costs_.*of_kind.cost + (of_kind.per_unit != nullptr ? costs_.*of_kind.per_unit * outcome.units : 0));
+    const std::uint64_t of_units = of_kind.per_unit != nullptr ? costs_.*of_kind.per_unit * outcome.units : 0;
+    count(entry.kind, costs_.*of_kind.cost + of_units);
+    if (log_.keeps_calls()) log_.add(entry, outcome.works(), now_ns_);
+  }
+  void count(call kind, std::uint64_t cost) noexcept {
+    ++(counts_.*row_of(kind).count);
+    advance(cost);
   }
 
   struct failure {
@@ -296,7 +300,8 @@ class simulated_calls {
   mutable refusal text_;  // of last_error
 };
 
-/// The streams and events of a simulated device. Work takes virtual time.
+/// The streams and events of a simulated device. Work takes virtual time. Calls for events are not inlined: an allocator has
+/// them in several places, and would take longer to compile.
 class simulated_streams : public simulated_calls {
  public:
   /// The end of the work submitted to a stream so far.
@@ -307,26 +312,26 @@ class simulated_streams : public simulated_calls {
     std::uint64_t serial = 0;  ///< counts events
   };
 
-  bool record(stream_id stream, event& mark) noexcept {
+  [[gnu::noinline]] bool record(stream_id stream, event& mark) noexcept {
     return run_on(call::record, stream, [&, this] {
       mark = {end_of_work(stream), stream, position(stream), ++marks_};
       ++live_events_;
     });
   }
-  [[nodiscard]] bool query(event& mark) noexcept {
+  [[nodiscard, gnu::noinline]] bool query(event& mark) noexcept {
     submitted* const work = work_of(mark.stream);
     const bool seen = !holds_events_ || mark.serial <= (work != nullptr ? work->seen_serial : 0);
     const bool ready = seen && mark.ready_ns <= now_ns();
     if (ready && work != nullptr) work->note(mark);
-    finish({.kind = call::query}, ready, costs().query);
+    finish(call::query, ready, costs().query);
     return ready;
   }
-  bool wait(event& mark) noexcept {
+  [[gnu::noinline]] bool wait(event& mark) noexcept {
     return run({.kind = call::wait}, [&, this] { return wait_for(mark); }).works();
   }
-  void discard(event& mark) noexcept {
+  [[gnu::noinline]] void discard(event& mark) noexcept {
     if (mark.serial != 0 && live_events_ != 0) --live_events_;
-    finish({.kind = call::discard}, true, 0);
+    finish(call::discard, true, 0);
   }
   /// Events that were recorded and not discarded.
   [[nodiscard]] std::size_t live_events() const noexcept { return live_events_; }
@@ -396,7 +401,7 @@ class simulated_streams : public simulated_calls {
     return streams_.find(stream.handle);
   }
   /// Waits for an event, and notes what is done then. If host memory runs out, the wait fails while events are held.
-  [[nodiscard]] simulated_outcome wait_for(const event& mark) noexcept {
+  [[nodiscard, gnu::cold]] simulated_outcome wait_for(const event& mark) noexcept {
     submitted* const work = work_of(mark.stream);
     if (work == nullptr && holds_events_) return out_of_host_memory;
     wait_until(mark.ready_ns);

@@ -111,14 +111,14 @@ class simulated_device : public detail::simulated_streams {
 
   /// Segments start at a multiple of 2 MiB and of the page size. Also returns null if `bytes` is 0 or not a
   /// multiple of the granularity. Pages of 2 MiB and 1 GiB need a multiple of the page size, too.
-  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
+  [[nodiscard, gnu::cold]] void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
     const auto make = [&] {
       return process_->addresses().acquire(memory_, bytes, kind, options_.granularity);
     };
     return run({.kind = call::acquire, .bytes = bytes, .pages = kind}, make).address;
   }
   /// False if no segment of this size begins at `p`.
-  bool release(void* p, std::size_t bytes) noexcept {
+  [[gnu::cold]] bool release(void* p, std::size_t bytes) noexcept {
     return run_at(call::release, p, bytes, [&] { return process_->addresses().release(p, bytes); });
   }
 
@@ -212,16 +212,18 @@ class simulated_device : public detail::simulated_streams {
   }
 
  private:
-  simulated_device(const options& settings, const detail::counted_ptr<detail::simulated_machine>& machine,
-                   std::uint64_t now_ns)
+  [[gnu::cold]] simulated_device(const options& settings,
+                                 const detail::counted_ptr<detail::simulated_machine>& machine,
+                                 std::uint64_t now_ns)
       : simulated_device(checked(settings, *machine), machine,
                          detail::counted_ptr(new detail::simulated_memory(
                              settings.device, budgets_of(settings), settings.page_granularity)),
                          now_ns) {
     machine->devices[settings.device] = true;
   }
-  simulated_device(const options& settings, detail::counted_ptr<detail::simulated_machine> machine,
-                   detail::counted_ptr<detail::simulated_memory> memory, std::uint64_t now_ns)
+  [[gnu::cold]] simulated_device(const options& settings,
+                                 detail::counted_ptr<detail::simulated_machine> machine,
+                                 detail::counted_ptr<detail::simulated_memory> memory, std::uint64_t now_ns)
       : detail::simulated_streams(settings.costs, settings.fail_every, settings.log_calls),
         options_(settings),
         memory_(memory),
@@ -229,8 +231,9 @@ class simulated_device : public detail::simulated_streams {
             new detail::simulated_process(std::move(machine), std::move(memory), settings.address_seed)) {
     advance(now_ns);
   }
-  simulated_device(const options& settings, const detail::counted_ptr<detail::simulated_process>& process,
-                   std::uint64_t now_ns)
+  [[gnu::cold]] simulated_device(const options& settings,
+                                 const detail::counted_ptr<detail::simulated_process>& process,
+                                 std::uint64_t now_ns)
       : detail::simulated_streams(settings.costs, settings.fail_every, settings.log_calls),
         options_(checked(settings)),
         memory_(new detail::simulated_memory(process->memory()->device(), budgets_of(settings),

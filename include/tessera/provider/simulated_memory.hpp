@@ -226,13 +226,14 @@ class simulated_ranges {
     (void)add_room(places_.is_random() ? max_random_room : 1);
   }
   simulated_ranges& operator=(simulated_ranges&&) = delete;
-  ~simulated_ranges() {
+  [[gnu::cold]] ~simulated_ranges() {
     segments_.for_each([](void*, const segment& s) { s.memory->give_back(s.bytes, s.kind); });
   }
 
   /// Acquires a segment of a memory of the device.
-  [[nodiscard]] simulated_outcome acquire(const counted_ptr<simulated_memory>& memory, std::size_t bytes,
-                                          page_kind kind, std::size_t granularity) {
+  [[nodiscard, gnu::cold]] simulated_outcome acquire(const counted_ptr<simulated_memory>& memory,
+                                                     std::size_t bytes, page_kind kind,
+                                                     std::size_t granularity) {
     const std::size_t step = larger(granularity, kind.granularity());
     if (bytes == 0 || (bytes & (step - 1)) != 0)
       return {"the size is 0, or no multiple of the granularity and of the page size"};
@@ -251,7 +252,7 @@ class simulated_ranges {
     entries_ += entries;
     return outcome;
   }
-  [[nodiscard]] simulated_outcome release(const void* p, std::size_t bytes) {
+  [[nodiscard, gnu::cold]] simulated_outcome release(const void* p, std::size_t bytes) {
     const segment* const found = segments_.find(p);
     if (found == nullptr) return {"no segment begins here"};
     if (found->bytes != bytes) return {"the segment has another size"};
@@ -358,7 +359,7 @@ class simulated_ranges {
   static constexpr std::size_t max_random_room = std::size_t{1} << 47;
 
   /// Finds addresses that begin at a multiple of 2 MiB and of `to`, a power of two. Returns null if none are left.
-  [[nodiscard]] void* find_room(std::size_t bytes, std::size_t to) noexcept {
+  [[nodiscard, gnu::cold]] void* find_room(std::size_t bytes, std::size_t to) noexcept {
     if (places_.is_random()) {
       const auto is_free = [this](const void* p, std::size_t n) {
         return !segments_.overlaps(p, n) && !ranges_.overlaps(p, n);
@@ -416,8 +417,8 @@ struct simulated_machine : reference_count {
 class simulated_process : public reference_count {
  public:
   /// A `seed` other than 0 lets simulated_places choose addresses.
-  simulated_process(counted_ptr<simulated_machine> machine, counted_ptr<simulated_memory> memory,
-                    std::uint64_t seed)
+  [[gnu::cold]] simulated_process(counted_ptr<simulated_machine> machine,
+                                  counted_ptr<simulated_memory> memory, std::uint64_t seed)
       : machine_(std::move(machine)),
         memory_(std::move(memory)),
         number_(next_number()),
@@ -425,7 +426,7 @@ class simulated_process : public reference_count {
     if (!machine_->processes.insert(key_of(number_), this)) raise(std::bad_alloc());
   }
   simulated_process& operator=(simulated_process&&) = delete;
-  ~simulated_process() { *machine_->processes.find(key_of(number_)) = nullptr; }
+  [[gnu::cold]] ~simulated_process() { *machine_->processes.find(key_of(number_)) = nullptr; }
 
   /// Creates physical memory of a memory of the device.
   [[nodiscard]] simulated_outcome create(const counted_ptr<simulated_memory>& memory, std::size_t bytes,

@@ -65,7 +65,7 @@ class free_list_map {
     recent_ = found;
     return found;
   }
-  void erase(free_list& list) noexcept {
+  [[gnu::cold]] void erase(free_list& list) noexcept {
     if (free_list* const before = by_stream_.erase(list)) before->next = list.next;
     by_key_.remove(list.key.handle);
     if (recent_ == &list) recent_ = nullptr;

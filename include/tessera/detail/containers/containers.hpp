@@ -60,7 +60,7 @@ class node_storage {
 
   /// Frees the regions without nodes in use, and ends hold_reserve().
   ///   Cost:  linear in the regions
-  [[gnu::noinline]] void purge() noexcept {
+  [[gnu::cold]] void purge() noexcept {
     holds_ = false;
     while (waiting_ > 0) give_to_chunk(latest_[--waiting_]);
     for (region* at = regions_; at != nullptr;) {
@@ -158,7 +158,7 @@ class node_storage {
   }
 
   /// Links the nodes of another chunk. Returns false if host memory ran out.
-  [[nodiscard]] bool begin_chunk() noexcept {
+  [[nodiscard, gnu::cold]] bool begin_chunk() noexcept {
     if ((regions_ == nullptr || regions_->begun == regions_->size) && !grow()) return false;
     region& in = *regions_;
     unsigned char* const begin = in.first_chunk + in.begun * chunk_bytes;
@@ -364,7 +364,7 @@ class pointer_map {
   }
   /// Moves to the smallest table that suffices, and ends hold_reserve().
   ///   Cost:  linear in the objects
-  void shrink_to_fit() noexcept {
+  [[gnu::cold]] void shrink_to_fit() noexcept {
     (void)move_to(smaller(capacity(), larger(std::bit_ceil(size_ * 4), min_capacity)));
     set_limits();
   }
@@ -444,7 +444,7 @@ class pointer_map {
     }
   }
   /// Begins to move all entries to a table of another size. Returns false if host memory ran out.
-  [[nodiscard]] bool begin_move(std::size_t wanted) noexcept {
+  [[nodiscard, gnu::cold]] bool begin_move(std::size_t wanted) noexcept {
     auto* const fresh = new (std::nothrow) void*[wanted];
     if (fresh == nullptr) return false;
     next_ = {fresh, wanted - 1, 64 - std::countr_zero(wanted), 0};
