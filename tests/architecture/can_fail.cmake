@@ -159,9 +159,6 @@ plant_links("[a](tests/README.md#what-it-does)")
 expect(links.cmake "README.md links to tests/README.md#what-it-does, but that page has no such heading")
 plant_links("`core/b.hpp`")
 expect(links.cmake "README.md names core/b.hpp, which does not exist")
-plant(include/tessera/RENAMED.md "`core/b.hpp` [a](core/a.hpp)")
-plant(include/tessera/core/a.hpp "")
-expect(links.cmake "")
 
 # Plants the checkout's pages and headers, with another line at the end of the README.
 function(expect_page_names line message)

@@ -1,6 +1,5 @@
 # Checks the links of the Markdown pages: each leads to a file or folder of the checkout, and if it names a heading, to one
-# that the page has. Links to other sites are not checked. Paths in backticks that name a header of a folder must
-# exist too, except on RENAMED.md, which names the headers of older versions.
+# that the page has. Links to other sites are not checked. Paths in backticks that name a header of a folder must exist too.
 #   cmake -D ROOT=checkout -P links.cmake
 cmake_minimum_required(VERSION 3.24)
 file(GLOB pages RELATIVE ${ROOT} ${ROOT}/*.md ${ROOT}/.github/*.md ${ROOT}/tests/*.md ${ROOT}/include/tessera/*.md
@@ -56,9 +55,6 @@ foreach(page IN LISTS pages)
   endforeach()
   string(REGEX MATCHALL "`[a-z_]+/[a-z0-9_/]+\\.(hpp|cpp|cmake)`" paths "${text}")
   string(REPLACE "`" "" paths "${paths}")
-  if(page MATCHES "RENAMED.md$")
-    set(paths "")
-  endif()
   foreach(path IN LISTS paths)
     math(EXPR count "${count} + 1")
     if(NOT EXISTS ${ROOT}/${path} AND NOT EXISTS ${folder}/${path} AND NOT EXISTS ${ROOT}/include/tessera/${path})
