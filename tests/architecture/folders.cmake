@@ -11,7 +11,7 @@ set(may_include_policy core policy/eviction.hpp policy/growth.hpp policy/pages.h
 set(may_include_provider core detail/containers/containers.hpp provider)
 set(may_include_detail core provider/provider.hpp provider/capabilities.hpp detail)
 set(may_include_recipe core policy provider/provider.hpp config recipe law/recipe_laws.hpp)
-set(may_include_law core policy provider recipe law detail/policies/ask_policies.hpp)
+set(may_include_law core policy provider recipe law caching_allocator.hpp detail/policies/ask_policies.hpp)
 set(may_include_extension core policy/recovery.hpp provider/provider.hpp provider/capabilities.hpp detail extension)
 set(may_include_root core policy provider config recipe law detail root)
 set(may_include_observe core policy provider recipe law root detail observe plan/memory_plan.hpp)

@@ -7,6 +7,7 @@
 
 #include <tessera/law/growth_bound.hpp>
 #include <tessera/policy/chunks.hpp>
+#include <tessera/policy/evict_after.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>
@@ -25,11 +26,10 @@ static_assert(law::growth_is_bounded<recipe::pytorch<"expandable_segments:True">
 template <typename Recipe>
 std::size_t reserved_by(law::growth_witness program, std::size_t cycles,
                         const recipe::policies<Recipe>& p = {}) {
-  provider::simulated_npu device({.capacity = std::size_t{1} << 43});
-  caching_allocator<Recipe, provider::simulated_npu> allocator(std::move(device), p);
-  law::detail::growth_trial trial(allocator);
+  using endless = law::detail::endless_recipe<Recipe>;
+  caching_allocator<endless, law::detail::endless_device> allocator({}, law::detail::without_end(p));
   program.peak_live = 0;
-  (void)law::detail::run_cycles(trial, program, cycles);
+  (void)law::detail::run_cycles(allocator, program, cycles);
   return program.reserved;
 }
 
@@ -41,19 +41,22 @@ void expect_unbounded(double ratio) {
   EXPECT_GT(static_cast<double>(found.reserved), ratio * static_cast<double>(found.peak_live));
   EXPECT_EQ(reserved_by<Recipe>(found, found.cycles), found.reserved);
   EXPECT_GT(reserved_by<Recipe>(found, 3 * found.cycles), 2 * found.reserved);
-  provider::simulated_npu device({.capacity = std::size_t{1} << 43});
-  caching_allocator<Recipe, provider::simulated_npu> allocator(std::move(device));
-  const law::growth_witness run = law::growth_is_bounded(allocator);
-  EXPECT_STREQ(run.text().c_str(), found.text().c_str());
-  EXPECT_EQ(allocator.current_usage().reserved, 0u);
 }
-/// Requires that the law finds no program, and that the search finds none with an allocator either.
+/// Requires that the law finds no program, and that the search finds none either if free memory serves whatever fits.
 template <typename Recipe>
 void expect_bounded() {
   EXPECT_STREQ(law::growth_is_bounded<Recipe>().text().c_str(), "");
+  EXPECT_STREQ(law::detail::find_growth_without_end<Recipe>({}).text().c_str(), "");
+}
+/// Requires that an allocator over a simulated device is found to do what the law says of its recipe.
+template <typename Recipe>
+void expect_the_same_of_an_allocator() {
   provider::simulated_npu device({.capacity = std::size_t{1} << 43});
   caching_allocator<Recipe, provider::simulated_npu> allocator(std::move(device));
-  EXPECT_STREQ(law::growth_is_bounded(allocator).text().c_str(), "");
+  const law::growth_witness found = law::growth_is_bounded(allocator);
+  EXPECT_FALSE(found);
+  EXPECT_STREQ(found.text().c_str(), law::growth_is_bounded<Recipe>().text().c_str());
+  EXPECT_EQ(allocator.current_usage().reserved, 0u);
 }
 
 using expandable = recipe::pytorch_family::expandable;
@@ -72,6 +75,11 @@ TEST(growth_is_bounded, finds_a_split_limit_with_expandable_segments) {
   expect_unbounded<recipe::pytorch<"max_split_size_mb:20,expandable_segments:True">>(40);
   expect_unbounded<recipe::pytorch<"max_split_size_mb:1000,expandable_segments:True">>(40);
   expect_unbounded<recipe::pytorch_2_14<"max_split_size_mb:64,expandable_segments:True">>(40);
+}
+
+TEST(growth_is_bounded, says_the_same_of_an_allocator_of_the_program) {
+  expect_the_same_of_an_allocator<recipe::pytorch<"max_split_size_mb:128,expandable_segments:True">>();
+  expect_the_same_of_an_allocator<recipe::pytorch<"max_split_size_mb:128">>();
 }
 
 // A request just below the limit gets a segment of the limit. That is oversize, and does not serve it again.
@@ -110,6 +118,17 @@ TEST(growth_is_bounded, knows_that_eviction_or_moving_memory_bounds_it) {
       recipe::with<recipe::pytorch<>, policy::split_below<64_MiB>, policy::evict_at_free<64_MiB>>>(40);
   expect_bounded<recipe::with<recipe::stitched, below>>();
   EXPECT_FALSE((law::growth_is_bounded<recipe::with<recipe::stitched, policy::split_never<>>>()));
+}
+
+// Cycles that take no time reach no age of a clock, and a limit hides no growth below it.
+TEST(growth_is_bounded, knows_that_neither_a_clock_nor_a_limit_bounds_it) {
+  using grows = recipe::pytorch<"max_split_size_mb:128">;
+  expect_unbounded<recipe::with<grows, policy::evict_after<>>>(40);
+  expect_unbounded<recipe::with<grows, policy::grow_by_segments<2_MiB, 20_MiB, 10_MiB, memory_limit(1_GiB)>>>(
+      40);
+  recipe::policies<grows> p;
+  p.growth.limit = 1_GiB;
+  EXPECT_STREQ(law::growth_is_bounded(p).text().c_str(), law::growth_is_bounded<grows>().text().c_str());
 }
 
 TEST(growth_is_bounded, asks_the_numbers_of_run_time) {

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
+#include <utility>
+
+#include <tessera/caching_allocator.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/policy/eviction.hpp>
+#include <tessera/policy/recovery.hpp>
 #include <tessera/policy/split.hpp>
+#include <tessera/policy/streams.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera::inline v0_1::law {
@@ -124,291 +130,105 @@ template <typename R>
   return true;
 }
 
-/// A recipe on one stream of a device without end: blocks, segments and ranges as sizes in the order of
-/// addresses. It decides as caching_allocator with segment_backend or expandable_backend does.
-template <typename R>
-class growth_model {
+/// A device without end that only counts addresses, so that the law can run a whole allocator.
+class endless_device {
  public:
-  using id = std::uint32_t;
-  static constexpr std::size_t device = std::size_t{1} << 58;  ///< bytes
-
-  constexpr explicit growth_model(const recipe::policies<R>& p) noexcept : p_(p) {}
-  constexpr void reset() noexcept { count_ = reserved_ = live_ = 0; }
-  [[nodiscard]] constexpr std::size_t reserved() const noexcept { return reserved_; }
-  [[nodiscard]] constexpr std::size_t live() const noexcept { return live_; }
-
-  /// Serves a request. Returns 0 if the model has too many blocks.
-  constexpr id allocate(std::size_t bytes) noexcept {
-    const std::size_t size = p_.rounding.block_size(bytes);
-    const std::size_t pool = p_.pools.select(size);
-    ++searches_;
-    std::size_t at = best_fit(size, pool);
-    if (at == none || !p_.split.may_serve(size, blocks_[at].bytes)) {
-      evict(policy::eviction_trigger::before_growth);
-      at = grow(size, pool);
-    }
-    if (at == none || count_ + 2 > capacity) return 0;
-    if (tessera::detail::should_split(p_, size, blocks_[at].bytes)) {
-      const bool is_low = p_.split.allocated_end() == policy::block_end::low;
-      split(at, is_low ? size : blocks_[at].bytes - size);
-      if (!is_low) ++at;
-    }
-    blocks_[at].is = state::live;
-    blocks_[at].name = ++last_;
-    blocks_[at].requested = bytes;
-    live_ += bytes;
-    return last_;
-  }
-  constexpr void deallocate(id name) noexcept {
-    for (std::size_t i = 0; i < count_; ++i) {
-      if (blocks_[i].is != state::live || blocks_[i].name != name) continue;
-      live_ -= blocks_[i].requested;
-      make_free(i);
-      return evict(policy::eviction_trigger::after_free);
-    }
-  }
-
- private:
-  enum class state : unsigned char { free, live, unmapped };
-  struct block {
-    std::size_t bytes = 0, pool = 0, requested = 0;
-    std::uint64_t since = 0;
-    id name = 0;
-    state is = state::free;
-    bool is_first = true;  // of a segment or range
+  struct physical {
+    bool operator==(const physical&) const = default;
   };
-  static constexpr bool has_ranges = R::growth::backend::has_ranges;
-  static constexpr std::size_t capacity = 512, none = unlimited;
+  static constexpr bool map_grants_access = true, unmap_wants_size = false;
 
-  [[nodiscard]] constexpr bool continues(std::size_t i, state is) const noexcept {
-    return i < count_ && !blocks_[i].is_first && blocks_[i].is == is;
-  }
-  [[nodiscard]] constexpr std::size_t best_fit(std::size_t size, std::size_t pool) const noexcept {
-    std::size_t found = next_fit(size, pool, none);
-    if constexpr (has_ranges) {
-      if (found == none || !continues(found + 1, state::unmapped)) return found;
-      for (std::size_t next = next_fit(size, pool, found); next != none && room_at(next) < room_at(found);
-           next = next_fit(size, pool, found))
-        found = next;
-    }
-    return found;
-  }
-  /// The smallest fitting free block that comes after block `after` in the order of sizes and addresses.
-  [[nodiscard]] constexpr std::size_t next_fit(std::size_t size, std::size_t pool,
-                                               std::size_t after) const noexcept {
-    std::size_t found = none;
-    for (std::size_t i = 0; i < count_; ++i) {
-      const std::size_t bytes = blocks_[i].bytes;
-      if (blocks_[i].is != state::free || blocks_[i].pool != pool || bytes < size) continue;
-      const bool is_later =
-          after == none || bytes > blocks_[after].bytes || (bytes == blocks_[after].bytes && i > after);
-      if (is_later && (found == none || bytes < blocks_[found].bytes)) found = i;
-    }
-    return found;
-  }
-  [[nodiscard]] constexpr std::size_t room_at(std::size_t i) const noexcept {
-    return blocks_[i].bytes + (continues(i + 1, state::unmapped) ? blocks_[i + 1].bytes : 0);
-  }
-  [[nodiscard]] constexpr usage now() const noexcept {
-    return {.requested = live_,
-            .allocated = live_,
-            .active = live_,
-            .cached = reserved_ - live_,
-            .reserved = reserved_,
-            .limit = device,
-            .has_limit = false};
-  }
+  [[nodiscard]] void* acquire(std::size_t bytes, page_kind = {}) noexcept { return reserve(bytes, 2_MiB); }
+  [[nodiscard]] bool release(void*, std::size_t) noexcept { return true; }
+  [[nodiscard]] std::size_t capacity() const noexcept { return std::size_t{1} << 58; }
+  [[nodiscard]] std::size_t granularity() const noexcept { return min_alignment; }
 
-  constexpr std::size_t append(std::size_t bytes, std::size_t pool, state is) noexcept {
-    if (count_ == capacity) return none;
-    block& added = blocks_[count_];
-    added = {};
-    added.bytes = bytes;
-    added.pool = pool;
-    added.since = searches_;
-    added.is = is;
-    return count_++;
+  [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept {
+    return tessera::detail::larger(kind.granularity(), 2_MiB);
   }
-  constexpr void erase(std::size_t at) noexcept {
-    for (std::size_t i = at + 1; i < count_; ++i) blocks_[i - 1] = blocks_[i];
-    --count_;
+  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept {
+    const std::uintptr_t begin = align_up(next_, alignment);
+    next_ = begin + bytes;
+    return reinterpret_cast<void*>(begin);
   }
-  constexpr void split(std::size_t at, std::size_t low) noexcept {
-    for (std::size_t i = count_++; i > at; --i) blocks_[i] = blocks_[i - 1];
-    blocks_[at].bytes = low;
-    blocks_[at + 1].bytes -= low;
-    blocks_[at + 1].is_first = false;
-  }
-  /// Makes a block free, and coalesces it. Returns the block that contains it.
-  constexpr std::size_t make_free(std::size_t at) noexcept {
-    blocks_[at].is = state::free;
-    blocks_[at].since = searches_;
-    return coalesce(at);
-  }
-  constexpr std::size_t coalesce(std::size_t at) noexcept {
-    const state is = blocks_[at].is;
-    if (continues(at + 1, is)) {
-      blocks_[at].bytes += blocks_[at + 1].bytes;
-      erase(at + 1);
-    }
-    if (at == 0 || blocks_[at].is_first || blocks_[at - 1].is != is) return at;
-    blocks_[at - 1].bytes += blocks_[at].bytes;
-    blocks_[at - 1].since = blocks_[at].since;
-    erase(at);
-    return at - 1;
-  }
-
-  /// Gets memory for a block. Returns the free block that holds it.
-  constexpr std::size_t grow(std::size_t size, std::size_t pool) noexcept {
-    if constexpr (has_ranges) {
-      return map(size, pool);
-    } else {
-      return acquire(size, pool);
-    }
-  }
-  constexpr std::size_t acquire(std::size_t size, std::size_t pool) noexcept {
-    const std::size_t segment = tessera::detail::in_whole_pages(
-        p_.pages, align_up(tessera::detail::wanted_segment(p_, size, now()), min_alignment));
-    const bool serves_whole = segment != size && !p_.split.may_serve(size, segment) &&
-                              segment < p_.split.oversize_from() &&
-                              !tessera::detail::should_split(p_, size, segment);
-    const std::size_t idle = serves_whole ? next_fit(size, pool, none) : none;
-    if (idle != none && blocks_[idle].bytes == segment) return idle;
-    reserved_ += segment;
-    return append(segment, pool, state::free);
-  }
-  constexpr std::size_t map(std::size_t size, std::size_t pool) noexcept {
-    const std::size_t unit = align_up(tessera::detail::mapping_unit(p_, size), 2_MiB);
-    std::size_t at = lowest_place(size, pool);
-    if (at == none) at = append(device, pool, state::unmapped);
-    while (at != none && (blocks_[at].is == state::unmapped || blocks_[at].bytes < size)) {
-      if (count_ + 2 > capacity) return none;
-      const bool is_hole = blocks_[at].is == state::unmapped;
-      const std::size_t hole = is_hole ? at : at + 1;
-      const std::size_t wanted = align_up(is_hole ? size : size - blocks_[at].bytes, unit);
-      const std::size_t bytes = wanted < blocks_[hole].bytes ? wanted : blocks_[hole].bytes;
-      if (bytes < blocks_[hole].bytes) split(hole, bytes);
-      reserved_ += bytes;
-      at = make_free(hole);
-    }
-    return at;
-  }
-  /// The first block of the lowest free and unmapped blocks that hold `size` bytes.
-  [[nodiscard]] constexpr std::size_t lowest_place(std::size_t size, std::size_t pool) const noexcept {
-    for (std::size_t i = 0; i < count_; ++i) {
-      if (blocks_[i].is != state::unmapped || blocks_[i].pool != pool) continue;
-      const bool joins = !blocks_[i].is_first && blocks_[i - 1].is == state::free;
-      std::size_t room = 0;
-      for (std::size_t j = joins ? i - 1 : i; room < size; ++j) {
-        room += blocks_[j].bytes;
-        if (j + 1 == count_ || blocks_[j + 1].is_first || blocks_[j + 1].is == state::live) break;
-      }
-      if (room >= size) return joins ? i - 1 : i;
-    }
-    return none;
-  }
-
-  [[nodiscard]] constexpr bool is_idle(std::size_t i) const noexcept {
-    if (blocks_[i].is != state::free) return false;
-    return has_ranges || (blocks_[i].is_first && (i + 1 == count_ || blocks_[i + 1].is_first));
-  }
-  /// Releases idle memory. A policy with a clock releases nothing, because the cycles take no time. One that ranks
-  /// segments releases nothing, because the model has no history of segments.
-  constexpr void evict(policy::eviction_trigger when) noexcept {
-    if constexpr (!requires { typename R::eviction::clock; } &&
-                  !tessera::detail::ranks_segments<typename R::eviction>) {
-      const usage full = now();
-      const std::size_t wanted = p_.eviction.bytes_to_evict(when, full);
-      policy::idle_segment all;
-      for (std::size_t i = 0; wanted > 0 && i < count_; ++i) {
-        if (!is_idle(i) || !p_.eviction.is_candidate(blocks_[i].bytes, full)) continue;
-        const std::uint64_t age = searches_ - blocks_[i].since;
-        ++all.candidates;
-        all.total_age += age;
-        if (age > all.max_age) all.max_age = age;
-      }
-      for (std::size_t i = 0, freed = 0; freed < wanted && i < count_;) {
-        policy::idle_segment idle = all;
-        idle.bytes = blocks_[i].bytes;
-        idle.age = searches_ - blocks_[i].since;
-        idle.remaining = wanted - freed;
-        if (!is_idle(i) || !p_.eviction.is_candidate(idle.bytes, full) || !p_.eviction.should_evict(idle)) {
-          ++i;
-          continue;
-        }
-        freed += idle.bytes;
-        reserved_ -= idle.bytes;
-        if (has_ranges) {
-          blocks_[i].is = state::unmapped;
-          i = coalesce(i) + 1;
-        } else {
-          erase(i);
-        }
-      }
-    }
-  }
-
-  const recipe::policies<R>& p_;
-  std::array<block, capacity> blocks_{};
-  std::size_t count_ = 0, reserved_ = 0, live_ = 0;
-  std::uint64_t searches_ = 0;
-  id last_ = 0;
-};
-
-/// An allocator as growth_model: for growth policies whose backend has no model.
-template <typename Allocator>
-class growth_trial {
- public:
-  explicit growth_trial(Allocator& allocator) noexcept : allocator_(allocator) {}
-  void reset() noexcept { allocator_.trim(); }
-  [[nodiscard]] std::size_t reserved() const noexcept { return allocator_.current_usage().reserved; }
-  [[nodiscard]] std::size_t live() const noexcept { return allocator_.current_usage().requested; }
-  [[nodiscard]] void* allocate(std::size_t bytes) noexcept { return allocator_.try_allocate(bytes); }
-  void deallocate(void* p) noexcept { allocator_.deallocate(p); }
+  [[nodiscard]] bool unreserve(void*, std::size_t) noexcept { return true; }
+  [[nodiscard]] bool create(std::size_t, page_kind, physical&) noexcept { return true; }
+  [[nodiscard]] bool destroy(const physical&) noexcept { return true; }
+  [[nodiscard]] bool map(void*, std::size_t, const physical&) noexcept { return true; }
+  [[nodiscard]] bool grant(void*, std::size_t) noexcept { return true; }
+  [[nodiscard]] bool unmap(void*, std::size_t) noexcept { return true; }
+  [[nodiscard]] bool synchronize(stream_id) noexcept { return true; }
 
  private:
-  Allocator& allocator_;
+  std::uintptr_t next_ = 1_GiB;
 };
+
+/// A growth policy without its limit, which would end a program before it shows that memory grows. A policy that is
+/// `final` keeps its limit.
+template <typename Growth>
+struct without_limit : Growth {
+  static constexpr memory_limit limit{};
+  bool operator==(const without_limit&) const = default;
+};
+
+/// A recipe on one stream of a device that refuses nothing. The cycles take no time, so a policy with a clock
+/// evicts nothing.
+template <typename R>
+struct endless_recipe : tessera::detail::aliases_of<R> {
+  static constexpr bool has_clock =
+      requires { typename R::eviction::clock; } || requires { typename R::eviction::call_clock; };
+  using streams = policy::reuse_immediately;
+  using growth = std::conditional_t<std::is_final_v<typename R::growth>, typename R::growth,
+                                    without_limit<typename R::growth>>;
+  using eviction = std::conditional_t<has_clock, policy::evict_never, typename R::eviction>;
+  using recovery = policy::recover_never;
+};
+
+template <typename R>
+[[nodiscard]] recipe::policies<endless_recipe<R>> without_end(const recipe::policies<R>& p) noexcept {
+  recipe::policies<endless_recipe<R>> endless;
+  endless.rounding = p.rounding;
+  endless.pools = p.pools;
+  endless.split = p.split;
+  endless.pages = p.pages;
+  endless.growth = {p.growth};
+  if constexpr (!endless_recipe<R>::has_clock) endless.eviction = p.eviction;
+  return endless;
+}
 
 /// Runs the cycles of a witness, and sets what they reserve. Returns whether that still grew in both halves of
 /// the last cycles.
-template <typename Subject>
-constexpr bool run_cycles(Subject& subject, growth_witness& of, std::size_t cycles) noexcept {
-  subject.reset();
-  const auto first = subject.allocate(of.kept > 0 ? of.kept : 1);
-  if (of.kept == 0) subject.deallocate(first);
-  auto kept = first;
+template <typename Allocator>
+bool run_cycles(Allocator& on, growth_witness& of, std::size_t cycles) noexcept {
+  on.trim();
+  void* kept = on.try_allocate(of.kept > 0 ? of.kept : 1);
+  if (of.kept == 0) on.deallocate(std::exchange(kept, nullptr));
   bool works = true;
   std::size_t at_half = 0, at_three_quarters = 0;
   for (std::size_t i = 0; works && i < cycles; ++i) {
-    auto next = kept;
-    if (of.kept > 0 && of.is_kept_first) next = subject.allocate(of.kept);
-    const auto a = subject.allocate(of.requests[0]);
-    auto b = a;
-    if (of.requests[1] > 0) b = subject.allocate(of.requests[1]);
-    if (of.kept > 0 && !of.is_kept_first) next = subject.allocate(of.kept);
-    works = static_cast<bool>(a) && static_cast<bool>(b) && static_cast<bool>(next);
-    if (subject.live() > of.peak_live) of.peak_live = subject.live();
-    if (a) subject.deallocate(a);
-    if (of.requests[1] > 0 && b) subject.deallocate(b);
-    if (of.kept > 0 && next) {
-      subject.deallocate(kept);
-      kept = next;
-    }
-    if (i + 1 == cycles / 2) at_half = subject.reserved();
-    if (i + 1 == cycles / 4 * 3) at_three_quarters = subject.reserved();
+    void* next = of.is_kept_first ? on.try_allocate(of.kept) : nullptr;
+    void* const a = on.try_allocate(of.requests[0]);
+    void* const b = on.try_allocate(of.requests[1]);
+    if (!of.is_kept_first) next = on.try_allocate(of.kept);
+    works = a && (b || of.requests[1] == 0) && (next || of.kept == 0);
+    of.peak_live = tessera::detail::larger(of.peak_live, on.current_usage().requested);
+    for (void* const p : {a, b, kept}) on.deallocate(p);
+    kept = next;
+    if (i + 1 == cycles / 2) at_half = on.current_usage().reserved;
+    if (i + 1 == cycles / 4 * 3) at_three_quarters = on.current_usage().reserved;
   }
   of.cycles = cycles;
-  of.reserved = subject.reserved();
-  if (of.kept > 0 && kept) subject.deallocate(kept);
+  of.reserved = on.current_usage().reserved;
+  on.deallocate(kept);
   return works && at_three_quarters > at_half && of.reserved > at_three_quarters;
 }
 
 /// Searches the cycles of one or two of the sizes, with and without a small block that is kept. Returns the
 /// one that reserves most for its peak, or an empty witness.
-template <typename Subject, typename R>
-constexpr growth_witness find_growth(Subject& subject, const recipe::policies<R>& p) noexcept {
+template <typename Allocator>
+growth_witness find_growth(Allocator& allocator) noexcept {
   constexpr std::size_t short_run = 16, long_run = 100;
+  const auto& p = allocator.policies();
   const auto sizes = trial_sizes(p);
   growth_witness found;
   const auto ratio = [](const growth_witness& w) {
@@ -417,8 +237,8 @@ constexpr growth_witness find_growth(Subject& subject, const recipe::policies<R>
   double best = 0;
   const auto attempt = [&](growth_witness w) {
     growth_witness confirmed = w;
-    if (!run_cycles(subject, w, short_run) || ratio(w) <= best) return;
-    if (!run_cycles(subject, confirmed, long_run)) return;
+    if (!run_cycles(allocator, w, short_run) || ratio(w) <= best) return;
+    if (!run_cycles(allocator, confirmed, long_run)) return;
     best = ratio(w);
     found = confirmed;
   };
@@ -438,6 +258,11 @@ constexpr growth_witness find_growth(Subject& subject, const recipe::policies<R>
   }
   return found;
 }
+template <typename R>
+growth_witness find_growth_without_end(const recipe::policies<R>& p) noexcept {
+  caching_allocator<endless_recipe<R>, endless_device> allocator({}, without_end(p));
+  return find_growth(allocator);
+}
 
 }  // namespace tessera::inline v0_1::law::detail
 
@@ -448,8 +273,8 @@ namespace tessera::inline v0_1::law {
 /// splitting, segments and mapped units. A stream policy does not matter, as there is one stream.
 ///
 /// A recipe whose free memory serves whatever fits has no such program. This is cheap enough for a constant
-/// expression. Other recipes are searched, in a model of segments and ranges: do that at run time. The model
-/// does not move memory between ranges. If a recipe does that without splitting, the numbers may differ.
+/// expression. For other recipes, an allocator over a device without end runs the programs, at run time. No limit
+/// of the growth policy applies there.
 ///
 ///     static_assert(tessera::law::growth_is_bounded<tessera::recipe::pytorch<>>());
 ///     using grows = tessera::recipe::pytorch<"max_split_size_mb:128,expandable_segments:True">;
@@ -461,19 +286,17 @@ namespace tessera::inline v0_1::law {
 template <tessera::recipe::well_formed R>
 [[nodiscard]] constexpr growth_witness growth_is_bounded(const recipe::policies<R>& p = {}) noexcept {
   if (detail::serves_whatever_fits(p)) return {};
-  detail::growth_model<R> model(p);
-  return detail::find_growth(model, p);
+  return detail::find_growth_without_end(p);
 }
 
-/// Runs these programs on an allocator. For growth policies with a backend of their own.
+/// Runs these programs on an allocator of the program. For growth policies that need its device.
 ///   Requires:  an allocator without live blocks, over a device that can reserve far more than the programs need
 ///              at one time; a simulated_device of 1 TiB is enough for the shipped recipes
 template <typename Allocator>
   requires requires(Allocator& a) { a.policies(); }
 [[nodiscard]] growth_witness growth_is_bounded(Allocator& allocator) noexcept {
-  detail::growth_trial<Allocator> trial(allocator);
-  const growth_witness found = detail::find_growth(trial, allocator.policies());
-  trial.reset();
+  const growth_witness found = detail::find_growth(allocator);
+  allocator.trim();
   return found;
 }
 
