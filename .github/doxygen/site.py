@@ -20,6 +20,7 @@ import finish
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADERS = ROOT / "include" / "tessera"
 EXAMPLES = ROOT / "examples"
+TOOL = EXAMPLES / "tessera_replay" / "include" / "tessera"
 
 
 def pages():
@@ -35,7 +36,7 @@ def examples():
     for page in pages():
         for target in re.findall(r"\]\(([^()#]+\.(?:cpp|hpp|py))\)", page.read_text()):
             path = (page.parent / target).resolve()
-            if path.is_relative_to(EXAMPLES):
+            if path.is_relative_to(EXAMPLES) and not path.is_relative_to(TOOL):
                 found.add(path)
     return sorted(found)
 
@@ -69,10 +70,15 @@ def reference(name):
     return name if name.startswith("TESSERA_") else "tessera::" + name
 
 
+def below(path):
+    """Where a header is in the namespace."""
+    return path.relative_to(TOOL if path.is_relative_to(TOOL) else HEADERS)
+
+
 def page_of_header(path):
     """What a link to a header leads to: the public name that is called as the header, or else the file."""
-    name = "::".join(path.relative_to(HEADERS).with_suffix("").parts)
-    return reference(name) if name in PUBLIC else path.relative_to(HEADERS.parent)
+    name = "::".join(below(path).with_suffix("").parts)
+    return reference(name) if name in PUBLIC else pathlib.Path("tessera") / below(path)
 
 
 # Markdown
@@ -88,7 +94,7 @@ def link(page, text, target):
     if path.suffix == ".md" and path in PAGES:
         label = label_of_heading(path, anchor) if anchor else label_of_page(path)
         return f"[{text}](@ref {label})"
-    if path.suffix == ".hpp" and path.is_relative_to(HEADERS) and not path.is_relative_to(HEADERS / "detail"):
+    if path in SITED:
         return f"[{text}](@ref {page_of_header(path)})"
     if path.is_relative_to(EXAMPLES) and path in SHOWN:
         return f"[{text}](@ref {name_of_example(path)})"
@@ -417,7 +423,7 @@ AMBIGUOUS = {"acquire", "begin", "end", "explain", "get", "release"}
 
 def known_members(path):
     """What a member without a comment does, by its name. A concept or the allocator says it."""
-    folder = str(path.parent.relative_to(HEADERS))
+    folder = str(below(path).parent)
     known = {name: Meaning(text) for name, text in {**axes(), **family()}.items()} if folder == "recipe" else {}
     for pattern in MEANINGS.get("" if folder == "." else folder, []):
         for header in sorted(HEADERS.glob(pattern)):
@@ -502,7 +508,7 @@ def adds_to_concept(said):
 def fill(lines, path):
     """Gives declarations without a comment one from where their text stands: a concept, their class, a page, NAMES.md."""
     known = known_members(path)
-    folder = path.parent.relative_to(HEADERS)
+    folder = below(path).parent
     scope = "" if str(folder) in (".", "core") else f"{folder}::"
     uses = public_uses()
     settings = settings_of(path) if str(folder) == "config" else {}
@@ -657,7 +663,8 @@ def folders():
 
 
 def headers():
-    return [path for path in sorted(HEADERS.rglob("*.hpp")) if not path.is_relative_to(HEADERS / "detail")]
+    found = [*sorted(HEADERS.rglob("*.hpp")), *sorted(TOOL.rglob("*.hpp"))]
+    return [path for path in found if not path.is_relative_to(HEADERS / "detail")]
 
 
 def described_by_names():
@@ -667,7 +674,7 @@ def described_by_names():
 
 def names_of(path):
     """The public names that a header declares in its namespace."""
-    folder = "::".join(path.relative_to(HEADERS).parts[:-1])
+    folder = "::".join(below(path).parts[:-1])
     scope = "" if folder in ("", "core") else folder + "::"
     inside = ""
     found = []
@@ -690,7 +697,8 @@ def write_extra(path):
         text.append(f"/** \\namespace tessera::{name}\n {plain[0].upper() + plain[1:]}. */")
     for header_file in described_by_names():
         names = ", ".join(reference(name) for name in names_of(header_file))
-        text.append(f"/** \\file {header_file.relative_to(HEADERS.parent)}\n {f'Declares {names}' if names else 'Declares no public name'}. */")
+        text.append(f"/** \\file tessera/{below(header_file)}\n {f'Declares {names}' if names else 'Declares no public name'}. */")
+    text.append("/** \\namespace tessera::tool\n tessera-replay with recipes of your own. */")
     text.append("/** \\namespace tessera::literals\n Sizes, as in 5_MiB. */")
     for part in ("MAJOR", "MINOR", "PATCH"):
         text.append(f"/** \\def TESSERA_VERSION_{part}\n A part of the version, for the preprocessor. */")
@@ -722,8 +730,8 @@ def main(folder):
         "INPUT": " \\\n  ".join(f'"{path}"' for path in [*pages(), *headers(), work / "extra.dox"]),
         "INPUT_FILTER": f'"{sys.executable} {pathlib.Path(__file__).resolve()} --filter"',
         "USE_MDFILE_AS_MAINPAGE": f'"{ROOT / "README.md"}"',
-        "STRIP_FROM_PATH": f'"{ROOT / "include"}" "{ROOT}"',
-        "STRIP_FROM_INC_PATH": f'"{ROOT / "include"}"',
+        "STRIP_FROM_PATH": f'"{ROOT / "include"}" "{TOOL.parent}" "{ROOT}"',
+        "STRIP_FROM_INC_PATH": f'"{ROOT / "include"}" "{TOOL.parent}"',
         "EXAMPLE_PATH": f'"{EXAMPLES}"',
         "HTML_EXTRA_FILES": " ".join(f'"{path}"' for path in images),
         "HTML_EXTRA_STYLESHEET": f'"{here / "style.css"}"',
@@ -761,6 +769,7 @@ def main(folder):
 PUBLIC = public_names()
 PAGES = set(pages())
 SHOWN = set(examples())
+SITED = set(headers())
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--filter"]:
         file = pathlib.Path(sys.argv[2]).resolve()

@@ -20,7 +20,6 @@ set(may_include_debug core provider config recipe root detail observe concurrent
 set(may_include_interop core provider config policy/prefer_pages.hpp recipe root detail extension observe concurrent interop)
 set(may_include_trace core root detail observe trace)
 set(may_include_plan core provider detail root plan)
-set(may_include_tool core policy provider recipe root detail extension interop/memory_fraction.hpp observe trace plan tool)
 set(slow iostream functional regex ranges)
 set(may_use_functional interop/torch_captures.hpp interop/torch_pluggable.hpp)  # PyTorch passes a std::function
 set(with_threads mutex thread condition_variable)

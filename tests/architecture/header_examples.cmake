@@ -4,7 +4,7 @@
 #   cmake -D ROOT=checkout -D COMPILER=c++ -D SCRATCH=folder -P header_examples.cmake
 cmake_minimum_required(VERSION 3.24)
 set(flags -std=c++20 -Wall -Wextra -Werror -Wno-unused-variable -Wno-unused-local-typedefs -Wno-unused-but-set-variable
-          -I ${ROOT}/include)
+          -I ${ROOT}/include -I ${ROOT}/examples/tessera_replay/include)
 set(faults "")
 set(count 0)
 set(commands "")  # the compilers that run at the same time
@@ -38,9 +38,10 @@ using namespace tessera::literals;
 using allocator_type = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;\n")
 execute_process(COMMAND ${COMPILER} ${flags} -x c++-header ${all} -o ${all}.gch COMMAND_ERROR_IS_FATAL ANY)
 
-file(GLOB_RECURSE headers RELATIVE ${ROOT} ${ROOT}/include/tessera/*.hpp)
+file(GLOB_RECURSE headers RELATIVE ${ROOT} ${ROOT}/include/tessera/*.hpp
+     ${ROOT}/examples/tessera_replay/include/*.hpp)
 foreach(header IN LISTS headers)
-  string(REPLACE "include/" "" included ${header})
+  string(REGEX REPLACE "^.*include/" "" included ${header})
   set(includes "#include <${included}>\n")
   set(source "")
   set(in_example FALSE)

@@ -1,5 +1,4 @@
-# Compiles nvcc.cu with CUDA's compiler and runs it, which needs no GPU. The program has every header but those of tool/, every
-# recipe of conformance/shipped.hpp, front ends and interop types. Compiles the examples as CUDA sources too, with nvcc's options
+# Compiles nvcc.cu with CUDA's compiler and runs it, which needs no GPU. The program has every header, every recipe of conformance/shipped.hpp, front ends and interop types. Compiles the examples as CUDA sources too, with nvcc's options
 # for lambdas. A warning of nvcc is an error.
 #   cmake -D ROOT=checkout -D NVCC=nvcc -D SCRATCH=folder -P nvcc.cmake
 cmake_minimum_required(VERSION 3.24)
@@ -15,8 +14,6 @@ if(CMAKE_MATCH_1 LESS 12)
 endif()
 
 file(GLOB_RECURSE headers RELATIVE ${ROOT}/include ${ROOT}/include/tessera/*.hpp)
-# A tool over recordings is no CUDA program.
-list(FILTER headers EXCLUDE REGEX "^tessera/tool/")
 list(TRANSFORM headers REPLACE ".+" "#include <\\0>\n")
 list(JOIN headers "" every_header)
 file(WRITE ${SCRATCH}/every_header.hpp "#pragma once\n${every_header}")

@@ -118,11 +118,14 @@ foreach(name IN LISTS others)
   endif()
 endforeach()
 
+set(tool ${ROOT}/examples/tessera_replay/include)
 file(GLOB_RECURSE headers RELATIVE ${ROOT}/include ${ROOT}/include/tessera/*.hpp)
+file(GLOB_RECURSE of_tool RELATIVE ${tool} ${tool}/*.hpp)
+list(APPEND headers ${of_tool})
 list(TRANSFORM headers REPLACE ".+" "#include <\\0>\n")
 list(JOIN headers "" includes)
 file(WRITE ${SCRATCH}/page_names.cpp "${includes}${prelude}${source}")
-execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I ${ROOT}/include -I ${ROOT}/tests/stand_ins ${SCRATCH}/page_names.cpp RESULT_VARIABLE code
+execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I ${ROOT}/include -I ${tool} -I ${ROOT}/tests/stand_ins ${SCRATCH}/page_names.cpp RESULT_VARIABLE code
                 ERROR_VARIABLE errors)
 if(NOT code EQUAL 0)
   string(REGEX MATCHALL "[^\n]*error: [^\n]*" errors "${errors}")

@@ -26,6 +26,8 @@ endif()
 # the options of pkg-config.
 if(WAY STREQUAL find_package)
   file(GLOB_RECURSE expected RELATIVE ${TESSERA} ${TESSERA}/include/tessera/*.hpp)
+  file(GLOB_RECURSE of_tool RELATIVE ${TESSERA}/examples/tessera_replay ${TESSERA}/examples/tessera_replay/include/*.hpp)
+  list(APPEND expected ${of_tool})
   foreach(name IN ITEMS tessera-add-tool tessera-config tessera-config-version tessera-instantiate tessera-targets)
     list(APPEND expected share/tessera/${name}.cmake)
   endforeach()
