@@ -280,6 +280,11 @@ struct one_of {
 
   std::variant<Policy...> chosen;
 
+  one_of() = default;
+  template <typename P>
+    requires has<P>
+  one_of(const P& p) : chosen(p) {}
+
   template <typename F>
   [[nodiscard]] auto ask(F f) const noexcept {
     return std::visit(f, chosen);
@@ -302,10 +307,7 @@ using rounding_choices =
            policy::round_padded<32, policy::round_to_divisions<512>>, policy::round_padded<32, multiple<512>>,
            policy::round_padded<64, multiple<256>>, own_rounding>;
 struct any_rounding : rounding_choices {
-  any_rounding() = default;
-  template <typename P>
-    requires(rounding_choices::has<P>)
-  any_rounding(const P& p) : rounding_choices{p} {}
+  using rounding_choices::one_of;
   template <std::size_t Least>
   any_rounding(const policy::round_to_power_of_two<Least>&)
       : rounding_choices{policy::round_to_power_of_two<Least, tunable(unlimited)>{}} {}
@@ -313,7 +315,6 @@ struct any_rounding : rounding_choices {
   [[nodiscard]] std::size_t block_size(std::size_t requested) const noexcept {
     return ask([=](const auto& p) { return p.block_size(requested); });
   }
-  bool operator==(const any_rounding&) const = default;
 };
 
 using boundary_of_pools = policy::pool_small_and_large<tunable(std::size_t{0})>;
@@ -333,7 +334,6 @@ struct any_pools : pools_choices {
   [[nodiscard]] std::size_t max_small_block() const noexcept {
     return ask([](const auto& p) { return tessera::detail::traits_of(p).max_small_block; });
   }
-  bool operator==(const any_pools&) const = default;
 };
 
 using late = policy::poll_events_lazily<policy::reuse_on_same_stream>;
@@ -342,10 +342,7 @@ using streams_choices = one_of<policy::reuse_on_same_stream, policy::reuse_on_sa
                                late, late_after_recorded, policy::reuse_after_events,
                                policy::reuse_across_streams<>, policy::reuse_immediately, own_streams>;
 struct any_streams : streams_choices {
-  any_streams() = default;
-  template <typename P>
-    requires(streams_choices::has<P>)
-  any_streams(const P& p) : streams_choices{p} {}
+  using streams_choices::one_of;
 
   template <typename Manager>
   using sharing = policy::reuse_across_streams<>::sharing<Manager>;
@@ -362,7 +359,6 @@ struct any_streams : streams_choices {
   [[nodiscard]] bool should_poll_events(std::size_t waiting) const noexcept {
     return ask([=](const auto& p) { return p.should_poll_events(waiting); });
   }
-  bool operator==(const any_streams&) const = default;
 };
 
 template <std::size_t Rest, policy::block_end End = policy::block_end::low>
@@ -375,10 +371,7 @@ using split_choices = one_of<policy::split_below<>, split_expandable, policy::sp
                              rest<512>, rest<4_KiB>, rest<64_KiB>, rest<256_KiB>, rest<1_MiB>, rest<64, high>,
                              rest<512, high>, rest<64_KiB, high>, rest<1_MiB, high>, own_split>;
 struct any_split : split_choices {
-  any_split() = default;
-  template <typename P>
-    requires(split_choices::has<P>)
-  any_split(const P& p) : split_choices{p} {}
+  using split_choices::one_of;
 
   [[nodiscard]] bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
     return ask([=](const auto& p) { return p.may_serve(wanted, block); });
@@ -395,7 +388,6 @@ struct any_split : split_choices {
   [[nodiscard]] std::size_t oversize_from() const noexcept {
     return ask([](const auto& p) { return p.oversize_from(); });
   }
-  bool operator==(const any_split&) const = default;
 };
 
 using any_choice_of_pages = policy::prefer_pages<tunable(page_choice{})>;
@@ -407,7 +399,6 @@ struct any_pages : any_choice_of_pages {
     requires(policy::prefer_pages<Choice>::initial ==
              page_choice{.pages = policy::prefer_pages<Choice>::initial.pages})
   any_pages(const policy::prefer_pages<Choice>& p) : any_choice_of_pages{.choice = p.choice.get()} {}
-  bool operator==(const any_pages&) const = default;
 };
 
 template <std::size_t Own>
@@ -493,7 +484,6 @@ struct any_growth : growth_choices {
   [[nodiscard]] bool has_ranges() const noexcept {
     return ask([](const auto& p) { return std::remove_cvref_t<decltype(p)>::backend::has_ranges; });
   }
-  bool operator==(const any_growth&) const = default;
 };
 
 using eviction_by_schedule = policy::evict_at_free_above_schedule<>;
@@ -503,10 +493,7 @@ using eviction_choices =
            eviction_by_schedule, policy::evict_idle_segments<>, policy::evict_at_synchronize_above<>,
            own_eviction>;
 struct any_eviction : eviction_choices {
-  any_eviction() = default;
-  template <typename P>
-    requires(eviction_choices::has<P>)
-  any_eviction(const P& p) : eviction_choices{p} {}
+  using eviction_choices::one_of;
 
   [[nodiscard]] std::size_t bytes_to_evict(policy::eviction_trigger when, const usage& now) const noexcept {
     return ask([&](const auto& p) { return p.bytes_to_evict(when, now); });
@@ -517,7 +504,6 @@ struct any_eviction : eviction_choices {
   [[nodiscard]] bool should_evict(const policy::idle_segment& segment) const noexcept {
     return ask([&](const auto& p) { return p.should_evict(segment); });
   }
-  bool operator==(const any_eviction&) const = default;
 };
 
 using recovery_expandable = policy::fail_fast<policy::recover_by_emptying_cache<>>;
@@ -530,15 +516,11 @@ using recovery_choices =
                policy::fail_fast<policy::release_in_captures<policy::recover_by_releasing_oversize>>>,
            policy::last_search<recovery_expandable>, own_recovery>;
 struct any_recovery : recovery_choices {
-  any_recovery() = default;
-  template <typename P>
-    requires(recovery_choices::has<P>)
-  any_recovery(const P& p) : recovery_choices{p} {}
+  using recovery_choices::one_of;
 
   [[nodiscard]] policy::recovery_steps steps(policy::failure_reason why) const noexcept {
     return ask([=](const auto& p) { return p.steps(why); });
   }
-  bool operator==(const any_recovery&) const = default;
 };
 
 /// One policy for each axis.
