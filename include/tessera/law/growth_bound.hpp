@@ -105,24 +105,17 @@ template <typename R>
   return sizes;
 }
 
-/// Whether a free block gives back what a request does not need, however large it is. In a segment, a block
-/// that serves whole is as large again once it is free. In a range, it would take in its neighbours.
-template <typename R>
-[[nodiscard]] constexpr bool gives_back_the_rest(const recipe::policies<R>& p) noexcept {
-  for (const std::size_t wanted : trial_sizes(p)) {
-    if (R::growth::backend::has_ranges && !tessera::detail::should_split(p, wanted, wanted + 1_GiB))
-      return false;
-  }
-  return true;
-}
 /// Whether free memory serves every request that it can hold. Then a cycle that repeats misses only finitely
 /// often.
 template <typename R>
 [[nodiscard]] constexpr bool serves_whatever_fits(const recipe::policies<R>& p) noexcept {
-  if (!gives_back_the_rest(p)) return false;
-  if (R::growth::backend::moves_memory) return true;  // also to requests that its block refuses
+  using backend = typename R::growth::backend;
   const auto sizes = trial_sizes(p);
   for (const std::size_t wanted : sizes) {
+    // In a segment, a block that serves whole is as large again once it is free. In a range, it would take in its
+    // neighbours, so it has to give back what the request does not need.
+    if (backend::has_ranges && !tessera::detail::should_split(p, wanted, wanted + 1_GiB)) return false;
+    if (backend::moves_memory) continue;  // also to requests that its block refuses
     for (const std::size_t more : sizes) {
       if (!p.split.may_serve(wanted, wanted + more)) return false;
     }

@@ -67,10 +67,7 @@ inline constexpr std::size_t padding_of<P> = P::padding;
 
 /// Whether a split_policy splits oversize blocks, too.
 template <typename P>
-inline constexpr bool splits_oversize = false;
-template <typename P>
-  requires requires { P::splits_oversize; }
-inline constexpr bool splits_oversize<P> = P::splits_oversize;
+inline constexpr bool splits_oversize = requires { requires bool(P::splits_oversize); };
 
 /// Requires the laws of a split policy in the state that it is in now.
 template <typename P>

@@ -81,10 +81,7 @@ concept has_no_wrong_value = ranks_segments<P> || !requires { &P::value; };
 
 /// Whether an eviction policy counts how often segments serve again.
 template <typename Eviction>
-inline constexpr bool counts_reuses = [] {
-  if constexpr (requires { Eviction::counts_reuses; }) return bool(Eviction::counts_reuses);
-  return false;
-}();
+inline constexpr bool counts_reuses = requires { requires bool(Eviction::counts_reuses); };
 /// The clock that measures calls of the device, or void.
 template <typename Eviction>
 struct call_clock_of {

@@ -15,10 +15,7 @@ inline constexpr bool has_one_key =
 
 /// Whether an allocator waits for events where it would poll them.
 template <typename P>
-inline constexpr bool waits_for_events = false;
-template <typename P>
-  requires requires { P::waits_for_events; }
-inline constexpr bool waits_for_events<P> = P::waits_for_events;
+inline constexpr bool waits_for_events = requires { requires bool(P::waits_for_events); };
 
 /// Stands for stream_sharing if streams share no blocks.
 template <typename Manager>

@@ -137,36 +137,21 @@ template <typename D>
 
 // The constants that a provider declares, or their defaults.
 template <typename D>
-inline constexpr bool is_thread_safe = false;
-template <typename D>
-  requires requires { D::is_thread_safe; }
-inline constexpr bool is_thread_safe<D> = D::is_thread_safe;
+inline constexpr bool is_thread_safe = requires { requires bool(D::is_thread_safe); };
 
 template <typename D>
-inline constexpr bool is_host_visible = false;
-template <typename D>
-  requires requires { D::is_host_visible; }
-inline constexpr bool is_host_visible<D> = D::is_host_visible;
+inline constexpr bool is_host_visible = requires { requires bool(D::is_host_visible); };
 
 template <typename D>
-inline constexpr bool completion_may_lag = false;
-template <typename D>
-  requires requires { D::completion_may_lag; }
-inline constexpr bool completion_may_lag<D> = D::completion_may_lag;
+inline constexpr bool completion_may_lag = requires { requires bool(D::completion_may_lag); };
 
 template <typename D>
 inline constexpr bool trusts_handles = requires { requires D::trusts_handles; };
 
 template <typename D>
-inline constexpr bool copies_page_locked = false;
-template <typename D>
-  requires requires { D::copies_page_locked; }
-inline constexpr bool copies_page_locked<D> = D::copies_page_locked;
+inline constexpr bool copies_page_locked = requires { requires bool(D::copies_page_locked); };
 
 template <typename D>
-inline constexpr bool has_contents = true;
-template <typename D>
-  requires requires { D::has_contents; }
-inline constexpr bool has_contents<D> = D::has_contents;
+inline constexpr bool has_contents = !requires { requires !bool(D::has_contents); };
 
 }  // namespace tessera::inline v0_1::detail

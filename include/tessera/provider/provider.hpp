@@ -384,10 +384,7 @@ concept stream_listing_provider = provider::device_provider<D> && requires(D& d,
 
 // The constants that a provider declares, or their defaults.
 template <typename D>
-inline constexpr bool release_waits = true;
-template <typename D>
-  requires requires { D::release_waits; }
-inline constexpr bool release_waits<D> = D::release_waits;
+inline constexpr bool release_waits = !requires { requires !bool(D::release_waits); };
 
 /// Whether a stream exists; true if the device cannot tell.
 template <provider::device_provider D>

@@ -111,10 +111,7 @@ struct expandable_backend : range_backend_defaults {
 
     /// Whether a new range stays although it is too short for its request.
     template <typename Growth>
-    static constexpr bool keeps_short_ranges = [] {
-      if constexpr (requires { Growth::keeps_short_ranges; }) return bool(Growth::keeps_short_ranges);
-      return true;
-    }();
+    static constexpr bool keeps_short_ranges = !requires { requires !bool(Growth::keeps_short_ranges); };
     /// Reserves a range. Returns its unmapped block, or null if it cannot hold `size` bytes. With `KeepsShort`, a
     /// range as large as the device then stays, as in PyTorch 2.6, and later requests use it. Another one is not reserved.
     template <bool KeepsShort>
