@@ -120,12 +120,18 @@ TEST(growth_is_bounded, knows_that_eviction_or_moving_memory_bounds_it) {
   EXPECT_FALSE((law::growth_is_bounded<recipe::with<recipe::stitched, policy::split_never<>>>()));
 }
 
+/// A growth policy that the law cannot derive from.
+struct own_segments final : policy::grow_by_segments<> {
+  bool operator==(const own_segments&) const = default;
+};
+
 // Cycles that take no time reach no age of a clock, and a limit hides no growth below it.
 TEST(growth_is_bounded, knows_that_neither_a_clock_nor_a_limit_bounds_it) {
   using grows = recipe::pytorch<"max_split_size_mb:128">;
   expect_unbounded<recipe::with<grows, policy::evict_after<>>>(40);
   expect_unbounded<recipe::with<grows, policy::grow_by_segments<2_MiB, 20_MiB, 10_MiB, memory_limit(1_GiB)>>>(
       40);
+  expect_unbounded<recipe::with<grows, own_segments>>(40);
   recipe::policies<grows> p;
   p.growth.limit = 1_GiB;
   EXPECT_STREQ(law::growth_is_bounded(p).text().c_str(), law::growth_is_bounded<grows>().text().c_str());

@@ -54,10 +54,6 @@ constexpr void must_hold(bool holds, const char* law) {
   return sizes;
 }
 
-}  // namespace tessera::inline v0_1::law::detail
-
-namespace tessera::inline v0_1::law::detail {
-
 /// Bytes of each block that the user does not get: P::padding, or 0 if P has no padding.
 template <typename P>
 inline constexpr std::size_t padding_of = 0;

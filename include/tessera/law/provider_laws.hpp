@@ -123,10 +123,6 @@ void threads(provider_check_result& found, D& device, const provider_trial& limi
   }
 }
 
-}  // namespace tessera::inline v0_1::law::detail
-
-namespace tessera::inline v0_1::law::detail {
-
 /// A second stream for the checks; the destructor ends it if the law created it.
 template <typename D>
 class second_stream {
