@@ -184,7 +184,7 @@ template <typename R>
   endless.pools = p.pools;
   endless.split = p.split;
   endless.pages = p.pages;
-  endless.growth = {p.growth};
+  static_cast<typename R::growth&>(endless.growth) = p.growth;
   if constexpr (!endless_recipe<R>::has_clock) endless.eviction = p.eviction;
   return endless;
 }
