@@ -40,7 +40,7 @@ class cuda_device {
   };
   struct physical {
     detail::cuda::memory_handle handle = 0;  ///< the driver may give it to other memory later
-    std::uint64_t number = 0;                ///< 0 for none; imported memory has the exporter's
+    std::uint64_t number = 0;                ///< 0 for none
     std::size_t bytes = 0;                   ///< of the memory
     bool operator==(const physical&) const = default;
   };
@@ -108,15 +108,16 @@ class cuda_device {
     const auto ask = [&](auto& cu) { return cu.address_reserve(&address, bytes, to, 0, 0); };
     if (!ask_for("cuMemAddressReserve", ask)) return nullptr;
     void* const p = detail::pointer_to(address);
-    if (address % to == 0 && state_->chunks.add_range(p, bytes)) return p;
+    const auto lock = state_->chunks.lock();
+    if (address % to == 0 && book().add_range(p, bytes)) return p;
     (void)free_addresses(p, bytes);
     return nullptr;
   }
   bool unreserve(void* p, std::size_t bytes) noexcept {
-    if (!worked("unreserve", state_->chunks.remove_range(p, bytes))) return false;
-    if (free_addresses(p, bytes)) return true;
-    (void)state_->chunks.add_range(p, bytes);
-    return false;
+    const auto lock = state_->chunks.lock();
+    if (!worked("unreserve", book().why_not_unreserve(p, bytes)) || !free_addresses(p, bytes)) return false;
+    book().remove_range(p);
+    return true;
   }
   bool create(std::size_t bytes, page_kind kind, physical& made) noexcept {
     detail::cuda::memory_handle handle = 0;  // a driver may write into it although it fails
@@ -126,24 +127,21 @@ class cuda_device {
       };
       return state_->ask_for_most(create);
     };
-    if (!has(kind) || !ask_for("cuMemCreate", ask)) return false;
-    made = {handle, state_->chunks.next_number(), bytes};
-    return true;
+    return has(kind) && ask_for("cuMemCreate", ask) && keep("create", {handle, 0, bytes}, 0, made);
   }
   bool destroy(const physical& leaving) noexcept {
-    const auto ask = [&](auto& cu) { return cu.memory_release(leaving.handle); };
-    if (leaving.number == 0 || !call("cuMemRelease", ask)) return false;
+    const auto lock = state_->chunks.lock();
+    if (book().find(leaving.number) == nullptr) return worked("destroy", book().no_chunk);
+    if (!release_handle(leaving.handle)) return false;
     state_->chunks.forget(leaving.number);
     return true;
   }
   bool map(void* p, std::size_t bytes, const physical& made) noexcept {
     const auto ask = [&](auto& cu) { return cu.memory_map(detail::address_of(p), bytes, 0, made.handle, 0); };
-    if (made.number == 0 || made.bytes != bytes)
-      return worked("map", made.number == 0 ? "the handle is empty" : "the memory has another size");
-    if (!worked("map", state_->chunks.add_mapping({detail::address_of(p), bytes, made.handle, made.number})))
-      return false;
+    const auto lock = state_->chunks.lock();
+    if (!worked("map", book().map(p, bytes, made.number))) return false;
     if (ask_for("cuMemMap", ask)) return true;
-    (void)state_->chunks.extract_mapping(p, bytes);
+    book().unmap(p);
     return false;
   }
   bool grant(void* p, std::size_t bytes) noexcept { return grant_to(state_->context.device(), p, bytes); }
@@ -155,13 +153,11 @@ class cuda_device {
                    [&](auto& cu) { return cu.memory_set_access(detail::address_of(p), bytes, &wanted, 1); });
   }
   bool unmap(void* p, std::size_t bytes) noexcept {
-    // Once it is unmapped, another thread may map other memory there.
-    const auto mapping = state_->chunks.extract_mapping(p, bytes);
-    if (!mapping) return worked("unmap", "no memory of these bytes is mapped there");
-    if (call("cuMemUnmap", [&](auto& cu) { return cu.memory_unmap(detail::address_of(p), bytes); }))
-      return true;
-    (void)state_->chunks.add_mapping(*mapping);
-    return false;
+    const auto ask = [&](auto& cu) { return cu.memory_unmap(detail::address_of(p), bytes); };
+    const auto lock = state_->chunks.lock();
+    if (!worked("unmap", book().why_no_mapping(p, bytes)) || !call("cuMemUnmap", ask)) return false;
+    book().unmap(p);
+    return true;
   }
   /// Makes a handle in PyTorch's format, by which cuda_shared_range maps the chunks of mapped memory in another process. It
   /// is valid until one of them is destroyed.
@@ -176,12 +172,8 @@ class cuda_device {
   bool export_memory(const physical& memory, importers who, shareable& name) noexcept {
     const detail::cuda::context_guard guard(state_->context);
     if (!guard) return false;
-    const auto add = [&] {
-      return state_->chunks.add_export(state_->context.calls(),
-                                       {0, memory.bytes, memory.handle, memory.number}, who,
-                                       chunk_abilities().exports_fabric, name);
-    };
-    return asked("export_memory", memory.number == 0 ? "the handle is empty" : add());
+    return asked("export_memory", state_->chunks.add_export(state_->context.calls(), memory.number, who,
+                                                            chunk_abilities().exports_fabric, name));
   }
   [[nodiscard]] bool exported_name(const physical& memory, shareable& name) const noexcept {
     return state_->chunks.find_export(memory.number, name);
@@ -198,20 +190,15 @@ class cuda_device {
     const char* const fault = name.file.process != 0 ? request.send(name.file) : request.no_exporter;
     const bool by_fabric = fault == request.no_exporter && name.has_fabric;
     if (fault != nullptr && !by_fabric) return asked("import_memory", fault);
-    physical made{0, name.file.number, by_fabric ? name.bytes : request.bytes};
-    if (const char* const refused = state_->chunks.add_imported(name.file))
-      return asked("import_memory", refused);
+    if (state_->chunks.exported_here(name)) return asked("import_memory", "this process exported the memory");
+    physical made{.bytes = by_fabric ? name.bytes : request.bytes};
     const auto import = [&](auto& cu) {
       std::array<unsigned char, 64> from = name.fabric;
       return by_fabric ? cu.import_fabric(made.handle, from.data())
                        : cu.import_file(made.handle, request.file.get());
     };
-    const bool is_imported = ask_for("cuMemImportFromShareableHandle", import);
-    if (is_imported)
-      memory = made;
-    else
-      state_->chunks.forget(made.number);
-    return is_imported;
+    return ask_for("cuMemImportFromShareableHandle", import) &&
+           keep("import_memory", made, name.file.number, memory);
   }
   /// Waits for the whole device if the stream no longer exists, because it may have left work.
   bool synchronize(stream_id stream) noexcept {
@@ -328,6 +315,20 @@ class cuda_device {
     }
     return works;
   }
+  /// Gives a chunk of the driver a number, or destroys it.
+  bool keep(const char* name, physical created, std::uint64_t source, physical& made) noexcept {
+    const auto lock = state_->chunks.lock();
+    const char* const fault = book().add_chunk({created.bytes, 1, {created.handle}, source}, created.number);
+    if (fault == nullptr)
+      made = created;
+    else
+      (void)release_handle(created.handle);
+    return asked(name, fault);
+  }
+  bool release_handle(detail::cuda::memory_handle handle) noexcept {
+    return call("cuMemRelease", [&](auto& cu) { return cu.memory_release(handle); });
+  }
+  [[nodiscard]] detail::address_book<detail::cuda::chunk>& book() noexcept { return state_->chunks.book(); }
   bool free_addresses(void* p, std::size_t bytes) noexcept {
     return call("cuMemAddressFree", [&](auto& cu) { return cu.address_free(detail::address_of(p), bytes); });
   }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -18,9 +17,9 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <tessera/provider/address_book.hpp>
 #include <tessera/provider/cuda_calls.hpp>
 #include <tessera/provider/host_sharing.hpp>
-#include <tessera/provider/range_map.hpp>
 
 /// Shares the memory of ranges in PyTorch's format, so that the other process may have PyTorch's own allocator. The driver gives
 /// a file descriptor for a physical chunk. Its owner keeps that open, and names its process and the descriptors in a handle,
@@ -67,119 +66,79 @@ struct shareable {
   bool operator==(const shareable&) const = default;
 };
 
-/// A chunk that is mapped.
-struct mapping {
-  std::uintptr_t begin;
-  std::size_t bytes;
+/// What the process knows of a chunk.
+struct chunk {
   memory_handle memory;
-  std::uint64_t number;
+  host_descriptor file{};           ///< empty if the chunk is not shared by a descriptor
+  std::optional<shareable> name{};  ///< of an exported chunk
 };
 
-/// The ranges of a process, the chunks that are mapped in them, and the descriptors of those that it shares. Chunks have
-/// numbers, because the driver uses a handle again. It is thread-safe.
+/// The ranges of a process, its chunks and where they are mapped, and the descriptors of those that it shares. Chunks have
+/// numbers, because the driver uses a handle again.
 ///
 /// It refuses what the rules of virtual memory forbid. The driver allows some of it: it unmaps addresses without memory, and
 /// maps memory beyond the end of a range if another range of the process follows.
 class chunk_table {
  public:
-  [[nodiscard]] std::uint64_t next_number() noexcept { return ++latest_; }
-  /// Notes a range of addresses. Returns false if host memory ran out.
-  [[nodiscard]] bool add_range(const void* p, std::size_t bytes) noexcept {
-    const std::lock_guard lock(mutex_);
-    return reserved_.insert(p, {bytes});
-  }
-  /// Returns null on success, else the reason.
-  [[nodiscard]] const char* remove_range(const void* p, std::size_t bytes) noexcept {
-    const std::lock_guard lock(mutex_);
-    const range* const known = reserved_.find(p);
-    if (known == nullptr || known->bytes != bytes) return "no range of these bytes begins there";
-    if (mapped_.overlaps(p, bytes)) return "memory is mapped in the range";
-    (void)reserved_.extract(p);
-    return nullptr;
-  }
-  /// Returns null on success, else the reason.
-  [[nodiscard]] const char* add_mapping(const mapping& m) noexcept {
-    const std::lock_guard lock(mutex_);
-    const void* const p = pointer_to(m.begin);
-    if (reserved_.around(p, m.bytes) == nullptr) return "the addresses are not those of one reserved range";
-    if (mapped_.overlaps(p, m.bytes)) return "memory is mapped there already";
-    return mapped_.insert(p, m) ? nullptr : no_host_memory;
-  }
-  /// Returns nothing if no chunk of these bytes is mapped at `p`.
-  [[nodiscard]] std::optional<mapping> extract_mapping(const void* p, std::size_t bytes) noexcept {
-    const std::lock_guard lock(mutex_);
-    const mapping* const known = mapped_.find(p);
-    if (known == nullptr || known->bytes != bytes) return std::nullopt;
-    return mapped_.extract(p);
-  }
+  /// Holds off other threads. Required during calls of book(), and taken by the other members.
+  [[nodiscard]] std::unique_lock<std::mutex> lock() const noexcept { return std::unique_lock(mutex_); }
+  [[nodiscard]] address_book<chunk>& book() noexcept { return book_; }
   /// Exports a chunk, and notes its name. Returns null on success, else the reason.
-  [[nodiscard]] const char* add_export(const calls& cu, const mapping& m, provider::importers who,
+  [[nodiscard]] const char* add_export(const calls& cu, std::uint64_t number, provider::importers who,
                                        bool to_fabric, shareable& name) noexcept {
-    const std::lock_guard lock(mutex_);
-    if (imported_.find(m.number) != nullptr) return "imported memory cannot be exported";
-    if (names_.find(m.number) != nullptr) return "the memory is exported already";
-    shareable made{.file = {token_, m.number, 0}, .bytes = m.bytes};
+    const auto held = lock();
+    if (const char* const fault = book_.why_not_export(number)) return fault;
+    const std::size_t bytes = book_.find(number)->bytes;
+    chunk& exported = book_.find(number)->data;
+    if (exported.name.has_value()) return "the memory is exported already";
+    shareable made{.file = {token_, number, 0}, .bytes = bytes};
     // A fabric cannot tell who imports.
     made.has_fabric = to_fabric && who == provider::importers::any &&
-                      cu.export_fabric(made.fabric.data(), m.memory) == success;
-    int file = -1;
-    if (const host_descriptor* const known = files_.find(m.number)) {
-      file = known->get();
-    } else if (cu.export_file(file, m.memory) == success) {
-      if (!files_.insert(m.number, host_descriptor(file))) return no_host_memory;
+                      cu.export_fabric(made.fabric.data(), exported.memory) == success;
+    if (open_file(cu, exported) == success) {
+      if (const char* const fault = exports_.add(number, exported.file.get(), bytes, page_kind::normal, who))
+        return fault;
+      made.file.process = ::getpid();
     } else if (!made.has_fabric) {
       return "the driver gives no descriptor of the memory";
     }
-    if (file >= 0) {
-      if (const char* const fault = exports_.add(m.number, file, m.bytes, page_kind::normal, who))
-        return fault;
-      made.file.process = ::getpid();
-    }
-    if (!names_.insert(m.number, made)) {
-      exports_.remove(m.number);
-      return no_host_memory;
-    }
-    name = made;
+    exported.name = name = made;
     return nullptr;
   }
   [[nodiscard]] bool find_export(std::uint64_t number, shareable& name) const noexcept {
-    const std::lock_guard lock(mutex_);
-    const shareable* const known = names_.find(number);
-    if (known != nullptr) name = *known;
-    return known != nullptr;
+    const auto held = lock();
+    const auto* const known = book_.find(number);
+    if (known == nullptr || !known->data.name.has_value()) return false;
+    name = *known->data.name;
+    return true;
   }
   [[nodiscard]] const char* allow(const shareable& name, std::int32_t process) noexcept {
-    return name.file.token == token_ ? exports_.allow(name.file.number, process)
-                                     : "the memory is not exported here, or destroyed";
+    return exported_here(name) ? exports_.allow(name.file.number, process)
+                               : "the memory is not exported here, or destroyed";
   }
-  /// Returns null on success, else the reason.
-  [[nodiscard]] const char* add_imported(const host_shareable& name) noexcept {
-    const std::lock_guard lock(mutex_);
-    if (name.token == token_) return "this process exported the memory";
-    if (imported_.find(name.number) != nullptr) return imported_already;
-    return imported_.insert(name.number, {}) ? nullptr : no_host_memory;
-  }
-  /// Closes the descriptor of a chunk, which was destroyed. Processes that have mapped it keep its memory.
+  [[nodiscard]] bool exported_here(const shareable& name) const noexcept { return name.file.token == token_; }
+  /// Drops a chunk whose handle was destroyed, and closes its descriptor. Processes that have mapped it keep its memory.
+  ///   Requires:  lock() is held, and book() has the handle
   void forget(std::uint64_t number) noexcept {
     exports_.remove(number);
-    const std::lock_guard lock(mutex_);
-    if (imported_.find(number) != nullptr) (void)imported_.extract(number);
-    if (names_.find(number) != nullptr) (void)names_.extract(number);
-    if (files_.find(number) != nullptr) (void)files_.extract(number);
+    book_.find(number)->data.file = {};
+    (void)book_.destroy(number);
   }
   /// Makes a handle for the chunks behind [p, p + bytes). It is valid until one of them is destroyed.
   ///   Throws:  cuda_driver_error if the driver refuses, or if the bytes are not mapped here
   [[nodiscard]] provider::cuda_shared_part share(const calls& cu, const void* p, std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const auto held = lock();
     if (bytes == 0) fail("there are no bytes to share");
     const std::uintptr_t begin = address_of(p);
-    const mapping* const first = mapped_.around(p, 0);
+    const auto* const first = book_.mappings().around(p, 0);
     std::vector<std::pair<int, std::size_t>> chunks;
     bool are_equal = true;
     for (std::uintptr_t here = begin; here - begin < bytes;) {
-      const mapping* const c = mapped_.around(pointer_to(here), 0);
+      const auto* const c = book_.mappings().around(pointer_to(here), 0);
       if (c == nullptr) fail("the memory to share is not mapped by this allocator");
-      chunks.emplace_back(file_of(cu, *c), c->bytes);
+      chunk& shared = book_.chunk_of(*c).data;
+      cu.require_success(open_file(cu, shared), "cuMemExportToShareableHandle");
+      chunks.emplace_back(shared.file.get(), c->bytes);
       are_equal = are_equal && c->bytes == first->bytes;
       here = c->begin + c->bytes;
     }
@@ -199,26 +158,18 @@ class chunk_table {
   static void append(std::string& to, const T& value) {
     to.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
-  [[nodiscard]] int file_of(const calls& cu, const mapping& m) {
-    if (const host_descriptor* const known = files_.find(m.number)) return known->get();
+  /// Gets the descriptor of a chunk, once.
+  [[nodiscard]] static result open_file(const calls& cu, chunk& shared) noexcept {
+    if (shared.file) return success;
     int file = -1;
-    cu.require_success(cu.export_file(file, m.memory), "cuMemExportToShareableHandle");
-    if (!files_.insert(m.number, host_descriptor(file))) fail(no_host_memory);
-    return file;
+    const result answer = cu.export_file(file, shared.memory);
+    if (answer == success) shared.file = host_descriptor(file);
+    return answer;
   }
 
-  struct range {
-    std::size_t bytes;
-  };
-  struct imported {};
   const std::uint64_t token_ = host_random_number();
-  std::atomic<std::uint64_t> latest_ = token_;
   mutable std::mutex mutex_;
-  range_map<range> reserved_;
-  range_map<mapping> mapped_;
-  ordered_map<host_descriptor> files_;
-  ordered_map<shareable> names_;
-  ordered_map<imported> imported_;
+  address_book<chunk> book_{token_};
   host_exports exports_{token_};  // destroyed first: its thread sends the files
 };
 

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <tessera/provider/address_book.hpp>
 #include <tessera/provider/host_darwin.hpp>
 #include <tessera/provider/host_linux.hpp>
 #include <tessera/provider/host_windows.hpp>
-#include <tessera/provider/range_map.hpp>
 
-/// The segments of host_pinned and the user's memory that it locks. The header of the system has the calls. Functions that
-/// can fail return null on success. Otherwise they return the broken rule, or a text that names the missing resource and a
-/// remedy.
+/// The segments and the virtual memory of host_pinned, and the user's memory that it locks. The header of the system has the
+/// calls. Functions that can fail return null on success. Otherwise they return the broken rule, or a text that names the
+/// missing resource and a remedy.
 
 namespace tessera::inline v0_1::detail {
 
@@ -152,5 +153,102 @@ class host_registered {
 
   range_map<host_registration> memory_;
 };
+
+#if !defined(_WIN32)
+
+/// A memory file that is a physical chunk of a host_pinned.
+struct host_chunk {
+  struct give_back {
+    std::size_t bytes;
+    void operator()(host_bank* bank) const noexcept { bank->created -= bytes; }
+  };
+  host_descriptor file;  ///< empty once the handle is destroyed
+  page_kind kind;
+  std::unique_ptr<host_bank, give_back> bank;  ///< null if it is imported
+  bool locked = false;                         ///< where it is mapped
+};
+
+/// The virtual memory of a host_pinned and its other banks.
+class host_ranges {
+ public:
+  /// Numbers chunks from the number after `latest`.
+  ///   Requires:  `memory` outlives it
+  host_ranges(const host_memory& memory, std::uint64_t latest) noexcept : memory_(&memory), book_(latest) {}
+  host_ranges& operator=(host_ranges&&) = delete;
+  ~host_ranges() {
+    book_.ranges().for_each([](void* p, const auto& range) { host_unmap(p, range.bytes); });
+  }
+
+  [[nodiscard]] const char* create(host_bank& bank, std::size_t bytes, page_kind kind,
+                                   std::uint64_t& number) noexcept {
+    if (!bank.node_fault.empty()) return bank.node_fault.c_str();
+    if (bytes == 0 || bytes > max_request) return host_memory::bad_size;
+    if (bytes % host_page_size(kind) != 0) return "the size is no multiple of page_size(kind)";
+    if (bytes > bank.capacity - bank.used()) return host_memory::at_capacity;
+    host_descriptor file;
+    if (const char* const fault = host_make_file(bytes, kind, file, bank.node)) return fault;
+    bank.created += bytes;
+    return book_.add_chunk({bytes, host_page_size(kind), {std::move(file), kind, {&bank, {bytes}}}}, number);
+  }
+  /// Adopts a checked memory file of another process, which has it under the number `source`.
+  [[nodiscard]] const char* adopt(host_descriptor file, std::size_t bytes, page_kind kind,
+                                  std::uint64_t source, std::uint64_t& number) noexcept {
+    return book_.add_chunk({bytes, host_page_size(kind), {std::move(file), kind, nullptr}, source}, number);
+  }
+  [[nodiscard]] const char* destroy(std::uint64_t number) noexcept {
+    if (auto* const leaving = book_.find(number)) leaving->data.file = {};
+    return book_.destroy(number);
+  }
+
+  [[nodiscard]] const char* reserve(std::size_t bytes, std::size_t to, void*& result) noexcept {
+    if (bytes == 0 || bytes > max_request || bytes % host_page() != 0)
+      return "the size is 0, too large, or no multiple of the page";
+    if (!std::has_single_bit(to) || to > max_request) return "the alignment is no power of two, or too large";
+    const std::size_t slack = to > host_page() ? to - host_page() : 0;
+    void* const p = host_reserve(bytes + slack);
+    if (p == nullptr) return host_no_addresses;
+    const std::uintptr_t begin = address_of(p), at = (begin + slack) & ~(std::uintptr_t{to} - 1);
+    const std::uintptr_t from = at < begin ? begin : at, end = begin + bytes + slack;
+    if (from != begin) host_unmap(p, from - begin);
+    if (from + bytes != end) host_unmap(pointer_to(from + bytes), end - from - bytes);
+    result = pointer_to(from);
+    if (book_.add_range(result, bytes)) return nullptr;
+    host_unmap(std::exchange(result, nullptr), bytes);
+    return no_host_memory;
+  }
+  [[nodiscard]] const char* unreserve(void* p, std::size_t bytes) noexcept {
+    if (const char* const fault = book_.why_not_unreserve(p, bytes)) return fault;
+    if (!host_unmap(p, bytes)) return host_memory::system_failed;
+    book_.remove_range(p);
+    return nullptr;
+  }
+
+  [[nodiscard]] const char* map(void* p, std::size_t bytes, std::uint64_t number) noexcept {
+    if (const char* const fault = book_.map(p, bytes, number)) return fault;
+    host_chunk& memory = book_.find(number)->data;
+    const host_pinning pin = memory.bank != nullptr ? memory.bank->pin : memory_->first_bank().pin;
+    const char* fault = host_no_addresses;
+    if (host_map(p, bytes, memory.kind, memory.file.get()))
+      fault = host_lock(p, bytes, memory.kind, pin, memory.locked);
+    if (fault == nullptr) return nullptr;
+    (void)host_reserve_again(p, bytes);
+    book_.unmap(p);
+    return fault;
+  }
+  [[nodiscard]] const char* unmap(void* p, std::size_t bytes) noexcept {
+    if (const char* const fault = book_.why_no_mapping(p, bytes)) return fault;
+    if (!host_reserve_again(p, bytes)) return host_memory::system_failed;
+    book_.unmap(p);
+    return nullptr;
+  }
+
+  [[nodiscard]] const address_book<host_chunk>& book() const noexcept { return book_; }
+
+ private:
+  const host_memory* memory_;
+  address_book<host_chunk> book_;
+};
+
+#endif
 
 }  // namespace tessera::inline v0_1::detail

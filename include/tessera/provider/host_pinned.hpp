@@ -10,7 +10,6 @@
 #include <utility>
 
 #include <tessera/provider/host_memory.hpp>
-#include <tessera/provider/host_ranges.hpp>
 #include <tessera/provider/host_stream.hpp>
 #include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/own_process.hpp>
@@ -125,11 +124,13 @@ class host_pinned {
     now.registered = state_->registered.memory().bytes();
     state_->registered.memory().for_each(add_locked);
 #if !defined(_WIN32)
-    now.created = state_->physical_memory.created();
-    now.imported = state_->physical_memory.imported();
-    now.reserved = state_->ranges.ranges().bytes();
-    now.mapped = state_->ranges.mappings().bytes();
-    state_->ranges.mappings().for_each(add_locked);
+    const auto& book = state_->ranges.book();
+    now.reserved = book.ranges().bytes();
+    now.mapped = book.mappings().bytes();
+    book.for_each_chunk([&](const auto& chunk) {
+      (chunk.source != 0 ? now.imported : now.created) += chunk.bytes;
+      if (chunk.is_mapped && chunk.data.locked) now.locked += chunk.bytes;
+    });
 #endif
     return now;
   }
@@ -157,14 +158,14 @@ class host_pinned {
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept {
     return ask("create", nullptr, bytes,
-               [&] { return state_->physical_memory.create(*bank_, bytes, kind, memory.number); });
+               [&] { return state_->ranges.create(*bank_, bytes, kind, memory.number); });
   }
   bool destroy(const physical& memory) noexcept {
     return run("destroy", nullptr, 0, [&] {
 #if defined(__linux__)
       state_->exports.remove(memory.number);
 #endif
-      return state_->physical_memory.destroy(memory.number);
+      return state_->ranges.destroy(memory.number);
     });
   }
   /// Maps the memory and locks it, according to the options.
@@ -172,7 +173,7 @@ class host_pinned {
     return ask("map", p, bytes, [&] { return state_->ranges.map(p, bytes, memory.number); });
   }
   bool grant(void* p, std::size_t bytes) noexcept {
-    return ask("grant", p, bytes, [&] { return state_->ranges.grant(p, bytes); });
+    return ask("grant", p, bytes, [&] { return state_->ranges.book().why_no_mapping(p, bytes); });
   }
   bool unmap(void* p, std::size_t bytes) noexcept {
     return run("unmap", p, bytes, [&] { return state_->ranges.unmap(p, bytes); });
@@ -187,11 +188,10 @@ class host_pinned {
   bool export_memory(const physical& memory, importers who, shareable& name) noexcept {
     const auto add_export = [&]() -> const char* {
       if (!state_.is_here()) return is_forked;
-      const detail::host_physical::physical_memory* const source =
-          state_->physical_memory.find(memory.number);
-      if (source == nullptr) return detail::host_physical::no_memory;
-      if (source->imported()) return "imported memory cannot be exported";
-      return state_->exports.add(memory.number, source->file.get(), source->bytes, source->kind, who);
+      const auto& book = state_->ranges.book();
+      if (const char* const fault = book.why_not_export(memory.number)) return fault;
+      const auto& chunk = *book.find(memory.number);
+      return state_->exports.add(memory.number, chunk.data.file.get(), chunk.bytes, chunk.data.kind, who);
     };
     const bool exported = ask("export_memory", nullptr, 0, add_export);
     if (exported) name = {state_->token, memory.number, process()};
@@ -215,8 +215,8 @@ class host_pinned {
     const char* const fault = request.send(name);  // without the mutex, so that other calls proceed
     return ask("import_memory", nullptr, 0, [&] {
       return fault != nullptr ? fault
-                              : state_->physical_memory.adopt(std::move(request.file), request.bytes,
-                                                              request.kind, name.number, memory.number);
+                              : state_->ranges.adopt(std::move(request.file), request.bytes, request.kind,
+                                                     name.number, memory.number);
     });
   }
 #endif
@@ -331,14 +331,14 @@ class host_pinned {
     /// Whether a part of the range is memory or addresses of the provider.
     [[nodiscard]] bool overlaps(const void* p, std::size_t bytes) const noexcept {
 #if !defined(_WIN32)
-      if (ranges.ranges().overlaps(p, bytes)) return true;
+      if (ranges.book().ranges().overlaps(p, bytes)) return true;
 #endif
       return memory.segments().overlaps(p, bytes);
     }
     /// Whether the range lies in one segment or mapping.
     [[nodiscard]] bool has_memory(const void* p, std::size_t bytes) const noexcept {
 #if !defined(_WIN32)
-      if (ranges.mappings().around(p, bytes) != nullptr) return true;
+      if (ranges.book().mappings().around(p, bytes) != nullptr) return true;
 #endif
       return memory.segments().around(p, bytes) != nullptr;
     }
@@ -346,9 +346,8 @@ class host_pinned {
     std::mutex mutex;  // guards all members except the streams
     detail::host_memory memory;
 #if !defined(_WIN32)
-    std::uint64_t token = detail::host_random_number();  // the first number of its physical memory
-    detail::host_physical physical_memory{memory, token};
-    detail::host_ranges ranges{physical_memory};
+    std::uint64_t token = detail::host_random_number();  // chunks have numbers above it
+    detail::host_ranges ranges{memory, token};
 #endif
     detail::host_registered registered;
 #if defined(__linux__)

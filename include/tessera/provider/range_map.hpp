@@ -7,14 +7,12 @@
 
 #include <tessera/core/error.hpp>
 #include <tessera/detail/containers/containers.hpp>
-#include <tessera/provider/capabilities.hpp>
+#include <tessera/provider/provider.hpp>
 
 namespace tessera::inline v0_1::detail {
 
 /// An array, because its address is compared.
 inline constexpr char no_host_memory[] = "host memory for bookkeeping ran out";
-inline constexpr const char* imported_already =
-    "a handle of this memory was imported already; destroy it first";
 
 [[nodiscard]] inline std::uintptr_t address_of(const void* p) noexcept {
   return reinterpret_cast<std::uintptr_t>(p);
@@ -214,36 +212,6 @@ class range_map {
 
   ordered_map<Range> ranges_;
   std::size_t bytes_ = 0;
-};
-
-/// The processes that may import exported memory.
-class importer_list {
- public:
-  explicit importer_list(provider::importers who) noexcept : who_(who) {}
-
-  /// Lists a process. Returns null on success, else the reason.
-  [[nodiscard]] const char* allow(std::int32_t process) noexcept {
-    if (who_ == provider::importers::any) return "any process may import the memory";
-    if (process <= 0) return "the number of a process is not positive";
-    if (may_import(process)) return nullptr;
-    if (listed_.size() == max_listed) return "65,535 processes are listed already";
-    return listed_.insert(number(process), {}) ? nullptr : no_host_memory;
-  }
-  [[nodiscard]] bool may_import(std::int32_t process) const noexcept {
-    return who_ == provider::importers::any || listed_.find(number(process)) != nullptr;
-  }
-
- private:
-  ///   Source:  aclrtMemSetPidToShareableHandle takes at most 65,535 processes
-  static constexpr std::size_t max_listed = 65'535;
-
-  struct listed {};
-  [[nodiscard]] static std::uint64_t number(std::int32_t process) noexcept {
-    return static_cast<std::uint64_t>(process);
-  }
-
-  provider::importers who_;
-  ordered_map<listed> listed_;
 };
 
 }  // namespace tessera::inline v0_1::detail

@@ -140,13 +140,14 @@ class simulated_device : public detail::simulated_streams {
   }
   /// Mapped memory stays until it is unmapped.
   bool destroy(const physical& memory) noexcept {
-    return run_at(call::destroy, nullptr, 0, [&] { return process_->destroy(memory.number); });
+    return run_at(call::destroy, nullptr, 0,
+                  [&]() -> detail::simulated_outcome { return {process_->book().destroy(memory.number)}; });
   }
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept {
     return map(p, bytes, memory, map_grants_access);
   }
   bool grant(void* p, std::size_t bytes) noexcept {
-    return run_at(call::grant, p, bytes, [&] { return process_->addresses().grant(p, bytes); });
+    return run_at(call::grant, p, bytes, [&] { return process_->grant(p, bytes); });
   }
   bool unmap(void* p, std::size_t bytes) noexcept { return unmap(p, bytes, !unmap_wants_size); }
 
@@ -194,9 +195,19 @@ class simulated_device : public detail::simulated_streams {
   }
   /// The memory and addresses that this process holds now.
   [[nodiscard]] holdings held() const noexcept {
-    const detail::simulated_ranges& addresses = process_->addresses();
-    return {process_->handles(), process_->held_bytes(),  addresses.reserved(),
-            addresses.mapped(),  addresses.not_granted(), addresses.page_table_entries()};
+    const auto& book = process_->book();
+    holdings now;
+    now.reserved = book.ranges().bytes();
+    now.mapped = book.mappings().bytes();
+    now.page_table_entries = process_->addresses().segment_entries();
+    book.for_each_chunk([&](const auto& chunk) {
+      now.handles += chunk.has_handle ? 1 : 0;
+      now.named += chunk.has_handle ? chunk.bytes : 0;
+      if (!chunk.is_mapped) return;
+      now.page_table_entries += chunk.bytes / chunk.page_size;
+      now.not_granted += chunk.data.is_granted ? 0 : chunk.bytes;
+    });
+    return now;
   }
   /// Bytes of physical memory in use, in segments, handles and mappings of all processes.
   [[nodiscard]] std::size_t used() const noexcept { return memory_->used(); }

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include <tessera/provider/range_map.hpp>
+#include <tessera/provider/address_book.hpp>
 #include <tessera/provider/simulated_calls.hpp>
 
 namespace tessera::inline v0_1::detail {
@@ -209,11 +209,18 @@ class simulated_places {
   std::uintptr_t released_[kept]{};  // nvcc 13 compiles no std::array here
 };
 
+/// What a process knows of a chunk.
+struct simulated_chunk {
+  counted_ptr<simulated_piece> memory;
+  bool is_granted = false;  ///< where it is mapped
+  std::optional<importer_list> exported{};
+};
+
 /// The addresses of one process on a simulated device: segments, reserved ranges and mappings.
 ///
 /// Addresses only grow and are never reused, unless simulated_places chooses them. The destructor gives all memory back.
 ///   Cost:  logarithmic in the ranges, segments and mappings; can_use() is linear in the mappings that it
-///          checks
+///          checks, segment_entries() in the segments
 class simulated_ranges {
  public:
   static constexpr std::size_t alignment = 2_MiB;
@@ -241,15 +248,13 @@ class simulated_ranges {
     if (p == nullptr) return {"no addresses are left", true};
     simulated_outcome outcome = memory->take(bytes, kind);
     if (!outcome.works()) return outcome;
-    const std::size_t entries = ((bytes - 1) >> std::countr_zero(memory->page_size(kind))) + 1;
-    if (!segments_.insert(p, {bytes, entries, kind, memory})) {
+    if (!segments_.insert(p, {bytes, kind, memory})) {
       memory->give_back(bytes, kind);
       return out_of_host_memory;
     }
     outcome.address = p;
     take(p, bytes);
     outcome.units = bytes >> 20;
-    entries_ += entries;
     return outcome;
   }
   [[nodiscard, gnu::cold]] simulated_outcome release(const void* p, std::size_t bytes) {
@@ -258,7 +263,6 @@ class simulated_ranges {
     if (found->bytes != bytes) return {"the segment has another size"};
     const segment released = segments_.extract(p);
     released.memory->give_back(bytes, released.kind);
-    entries_ -= released.entries;
     places_.note_released(p);
     return {.units = bytes >> 20};
   }
@@ -268,60 +272,22 @@ class simulated_ranges {
     if (!std::has_single_bit(to)) return {"the alignment is no power of two"};
     void* const p = find_room(bytes, to);
     if (p == nullptr) return {"no addresses are left", true};
-    if (!ranges_.insert(p, {bytes})) return out_of_host_memory;
+    if (!book_.add_range(p, bytes)) return out_of_host_memory;
     take(p, bytes);
     return {.address = p};
   }
   [[nodiscard]] simulated_outcome unreserve(const void* p, std::size_t bytes) {
-    const range* const found = ranges_.find(p);
-    if (found == nullptr) return {"no range begins here"};
-    if (found->bytes != bytes) return {"the range has another size"};
-    if (mappings_.overlaps(p, bytes)) return {"memory is mapped in the range"};
-    ranges_.extract(p);
+    if (const char* const rule = book_.why_not_unreserve(p, bytes)) return {rule};
+    book_.remove_range(p);
     places_.note_released(p);
     return {};
-  }
-
-  [[nodiscard]] simulated_outcome map(const void* p, std::size_t bytes, std::uint64_t handle,
-                                      const counted_ptr<simulated_piece>& memory, bool granted) {
-    if (bytes != memory->bytes()) return {"the memory has another size"};
-    if (address_of(p) % memory->page_size() != 0) return {"the address is no multiple of the page size"};
-    if (ranges_.around(p, 0) == nullptr) return {"the addresses are not reserved"};
-    if (ranges_.around(p, bytes) == nullptr) return {"the range ends before the memory does"};
-    if (mappings_.overlaps(p, bytes)) return {"memory is mapped here already"};
-    const std::size_t entries = bytes / memory->page_size();
-    if (!mappings_.insert(p, {bytes, address_of(p), entries, handle, granted, memory}))
-      return out_of_host_memory;
-    if (!granted) not_granted_ += bytes;
-    entries_ += entries;
-    return {.units = entries};
-  }
-  [[nodiscard]] simulated_outcome grant(const void* p, std::size_t bytes) noexcept {
-    mapping* const found = mappings_.find(p);
-    if (found == nullptr) return {"no mapping begins here"};
-    if (found->bytes != bytes) return {"the mapping has another size"};
-    if (!found->granted) not_granted_ -= bytes;
-    found->granted = true;
-    return {.units = found->entries};
-  }
-  /// Sets `handle` to the handle that was mapped.
-  [[nodiscard]] simulated_outcome unmap(const void* p, std::size_t bytes, bool any_size,
-                                        std::uint64_t& handle) {
-    const mapping* const found = mappings_.find(p);
-    if (found == nullptr) return {"no mapping begins here"};
-    if (found->bytes != bytes && !any_size) return {"the mapping has another size"};
-    const mapping removed = mappings_.extract(p);
-    handle = removed.handle;
-    if (!removed.granted) not_granted_ -= removed.bytes;
-    entries_ -= removed.entries;
-    return {.units = removed.entries};
   }
 
   /// Whether the device may access all these addresses: they lie in one segment, or are mapped with access.
   [[nodiscard]] bool can_use(const void* p, std::size_t bytes) const noexcept {
     if (segments_.around(p, bytes) != nullptr) return true;
-    const mapping* m = mappings_.around(p, 0);
-    for (; m != nullptr && m->granted; m = mappings_.around(p, 0)) {
+    const auto* m = book_.mappings().around(p, 0);
+    for (; m != nullptr && book_.chunk_of(*m).data.is_granted; m = book_.mappings().around(p, 0)) {
       const std::uintptr_t end = m->begin + m->bytes;
       const std::size_t here = end - address_of(p);
       if (bytes <= here) return true;
@@ -331,28 +297,22 @@ class simulated_ranges {
     return false;
   }
 
-  [[nodiscard]] std::size_t reserved() const noexcept { return ranges_.bytes(); }
-  [[nodiscard]] std::size_t mapped() const noexcept { return mappings_.bytes(); }
-  [[nodiscard]] std::size_t not_granted() const noexcept { return not_granted_; }
-  [[nodiscard]] std::size_t page_table_entries() const noexcept { return entries_; }
+  [[nodiscard]] address_book<simulated_chunk>& book() noexcept { return book_; }
+  [[nodiscard]] const address_book<simulated_chunk>& book() const noexcept { return book_; }
+  /// Entries of the page table for segments.
+  [[nodiscard]] std::size_t segment_entries() const noexcept {
+    std::size_t sum = 0;
+    segments_.for_each([&](void*, const segment& s) {
+      sum += ((s.bytes - 1) >> std::countr_zero(s.memory->page_size(s.kind))) + 1;
+    });
+    return sum;
+  }
 
  private:
-  struct range {
-    std::size_t bytes;
-  };
   struct segment {
     std::size_t bytes;
-    std::size_t entries;  // of the page table
     page_kind kind;
     counted_ptr<simulated_memory> memory;
-  };
-  struct mapping {
-    std::size_t bytes;
-    std::uintptr_t begin;
-    std::size_t entries;  // of the page table
-    std::uint64_t handle;
-    bool granted;
-    counted_ptr<simulated_piece> memory;
   };
 
   /// Addresses of a driver lie in 47 bits.
@@ -362,7 +322,7 @@ class simulated_ranges {
   [[nodiscard, gnu::cold]] void* find_room(std::size_t bytes, std::size_t to) noexcept {
     if (places_.is_random()) {
       const auto is_free = [this](const void* p, std::size_t n) {
-        return !segments_.overlaps(p, n) && !ranges_.overlaps(p, n);
+        return !segments_.overlaps(p, n) && !book_.ranges().overlaps(p, n);
       };
       return places_.find(next_, room_, bytes, larger(to, alignment), is_free);
     }
@@ -394,11 +354,8 @@ class simulated_ranges {
   std::uintptr_t next_ = 0;
   std::size_t room_ = 0;  // bytes of addresses left
   simulated_places places_;
-  range_map<range> ranges_;
   range_map<segment> segments_;
-  range_map<mapping> mappings_;
-  std::size_t not_granted_ = 0;
-  std::size_t entries_ = 0;
+  address_book<simulated_chunk> book_;
 };
 
 class simulated_process;
@@ -436,67 +393,56 @@ class simulated_process : public reference_count {
     auto* const made = new (std::nothrow) simulated_piece(memory);
     if (made == nullptr) return out_of_host_memory;
     const counted_ptr piece(made);
-    simulated_outcome outcome = piece->take(bytes, kind);
+    const simulated_outcome outcome = piece->take(bytes, kind);
     if (!outcome.works()) return outcome;
-    if (!hold({.memory = piece}, handle)) return out_of_host_memory;
-    outcome.units = bytes >> 20;
-    return outcome;
-  }
-  [[nodiscard]] simulated_outcome destroy(std::uint64_t handle) {
-    if (find(handle) == nullptr) return no_handle;
-    const held gone = handles_.extract(handle);
-    held_bytes_ -= gone.memory->bytes();
-    if (is_imported(gone)) imported_.extract(key_of(gone));
-    return {};
+    if (const char* const rule = book().add_chunk({bytes, piece->page_size(), {piece}}, handle))
+      return {rule};
+    return {.units = bytes >> 20};
   }
   [[nodiscard]] simulated_outcome map(const void* p, std::size_t bytes, std::uint64_t handle, bool granted) {
-    held* const m = find(handle);
-    if (m == nullptr) return no_handle;
-    if (m->mapped) return {"the memory is mapped already"};
-    const simulated_outcome outcome = addresses_.map(p, bytes, handle, m->memory, granted);
-    m->mapped = outcome.works();
-    return outcome;
+    if (const char* const rule = book().map(p, bytes, handle)) return {rule};
+    book().find(handle)->data.is_granted = granted;
+    return {.units = pages_at(p)};
+  }
+  [[nodiscard]] simulated_outcome grant(const void* p, std::size_t bytes) {
+    if (const char* const rule = book().why_no_mapping(p, bytes)) return {rule};
+    book().chunk_of(*book().mapping_at(p)).data.is_granted = true;
+    return {.units = pages_at(p)};
   }
   [[nodiscard]] simulated_outcome unmap(const void* p, std::size_t bytes, bool any_size) {
-    std::uint64_t handle = 0;
-    const simulated_outcome outcome = addresses_.unmap(p, bytes, any_size, handle);
-    held* const m = find(handle);  // null if the memory was destroyed while mapped
-    if (m != nullptr) m->mapped = false;
-    return outcome;
+    const auto* const found = book().mapping_at(p);
+    const std::size_t expected = found != nullptr && any_size ? found->bytes : bytes;
+    if (const char* const rule = book().why_no_mapping(p, expected)) return {rule};
+    const std::size_t pages = pages_at(p);
+    book().unmap(p);
+    return {.units = pages};
   }
 
   [[nodiscard]] simulated_outcome export_memory(std::uint64_t handle, provider::importers who) {
-    held* const m = find(handle);
-    if (m == nullptr) return no_handle;
-    if (is_imported(*m)) return {"imported memory cannot be exported"};
-    if (m->exported.has_value()) return {"the memory is exported already"};
-    m->exported.emplace(who);
+    if (const char* const rule = book().why_not_export(handle)) return {rule};
+    std::optional<importer_list>& exported = book().find(handle)->data.exported;
+    if (exported.has_value()) return {"the memory is exported already"};
+    exported.emplace(who);
     return {};
   }
-  [[nodiscard]] bool is_exported(std::uint64_t handle) noexcept {
-    const held* const m = find(handle);
-    return m != nullptr && m->exported.has_value();
-  }
+  [[nodiscard]] bool is_exported(std::uint64_t handle) noexcept { return exported(*this, handle) != nullptr; }
   /// Lists a process as an importer of memory that this process exported.
   [[nodiscard]] simulated_outcome allow(std::int32_t exporter, std::uint64_t handle, std::int32_t importer) {
-    held* const m = find(handle);
-    if (exporter != number_ || m == nullptr || !m->exported.has_value()) return not_exported;
+    simulated_chunk* const m = exported(*this, handle);
+    if (exporter != number_ || m == nullptr) return not_exported;
     return {m->exported->allow(importer)};
   }
   /// Sets `handle` to memory that the process `exporter` exported under its own handle `theirs`.
   [[nodiscard]] simulated_outcome import_memory(std::int32_t exporter, std::uint64_t theirs,
                                                 std::uint64_t& handle) {
     if (exporter == number_) return {"the memory belongs to this process"};
-    const held* const m = find_in(exporter, theirs);
-    if (m == nullptr || !m->exported.has_value()) return not_exported;
+    const simulated_chunk* const m = exported_by(exporter, theirs);
+    if (m == nullptr) return not_exported;
     if (!m->exported->may_import(number_)) return {"this process is not listed"};
-    if (m->memory->device() != memory_->device() && !peers_[m->memory->device()])
+    const simulated_piece& piece = *m->memory;
+    if (piece.device() != memory_->device() && !peers_[piece.device()])
       return {"the memory is on another device, without peer access"};
-    if (is_imported(*m)) return {imported_already};
-    if (!imported_.insert(key_of(*m), {})) return out_of_host_memory;
-    if (hold({.memory = m->memory}, handle)) return {};
-    imported_.extract(key_of(*m));
-    return out_of_host_memory;
+    return {book().add_chunk({piece.bytes(), piece.page_size(), {m->memory}, address_of(&piece)}, handle)};
   }
   [[nodiscard]] simulated_outcome enable_peer_access(unsigned device) {
     if (device == memory_->device()) return {"a device is no peer of itself"};
@@ -511,55 +457,37 @@ class simulated_process : public reference_count {
   [[nodiscard]] std::int32_t number() const noexcept { return number_; }
   [[nodiscard]] simulated_ranges& addresses() noexcept { return addresses_; }
   [[nodiscard]] const simulated_ranges& addresses() const noexcept { return addresses_; }
-  [[nodiscard]] std::size_t handles() const noexcept { return handles_.size(); }
-  [[nodiscard]] std::size_t held_bytes() const noexcept { return held_bytes_; }
+  [[nodiscard]] address_book<simulated_chunk>& book() noexcept { return addresses_.book(); }
 
  private:
-  /// The memory behind a handle.
-  struct held {
-    counted_ptr<simulated_piece> memory;
-    bool mapped = false;
-    std::optional<importer_list> exported{};
-  };
-  struct imported {};
-
-  static constexpr simulated_outcome no_handle{"this process has no such handle"};
   static constexpr simulated_outcome not_exported{"no memory is exported under this name"};
 
   [[nodiscard]] static std::uint64_t key_of(std::int32_t process) noexcept {
     return static_cast<std::uint64_t>(process);
   }
-  [[nodiscard]] static std::uint64_t key_of(const held& m) noexcept { return address_of(&*m.memory); }
-  /// Whether this process has a handle of the memory by an import.
-  [[nodiscard]] bool is_imported(const held& m) const noexcept {
-    return imported_.find(key_of(m)) != nullptr;
-  }
   [[nodiscard]] std::int32_t next_number() const noexcept {
     return static_cast<std::int32_t>(machine_->processes.size() + 1);
   }
-  [[nodiscard]] held* find(std::uint64_t handle) noexcept { return handles_.find(handle); }
-  [[nodiscard]] const held* find_in(std::int32_t process, std::uint64_t handle) const noexcept {
-    if (process <= 0) return nullptr;
-    simulated_process* const* const other = machine_->processes.find(key_of(process));
-    return other != nullptr && *other != nullptr ? (*other)->find(handle) : nullptr;
+  /// Null if the process has exported no such memory.
+  [[nodiscard]] static simulated_chunk* exported(simulated_process& by, std::uint64_t handle) noexcept {
+    auto* const found = by.book().find(handle);
+    return found != nullptr && found->data.exported.has_value() ? &found->data : nullptr;
   }
-  /// Sets `handle` to a new handle; false if host memory ran out.
-  [[nodiscard]] bool hold(held m, std::uint64_t& handle) noexcept {
-    const std::size_t bytes = m.memory->bytes();
-    if (!handles_.insert(last_handle_ + 1, std::move(m))) return false;
-    held_bytes_ += bytes;
-    handle = ++last_handle_;
-    return true;
+  [[nodiscard]] const simulated_chunk* exported_by(std::int32_t process,
+                                                   std::uint64_t handle) const noexcept {
+    simulated_process* const* const other = process > 0 ? machine_->processes.find(key_of(process)) : nullptr;
+    return other != nullptr && *other != nullptr ? exported(**other, handle) : nullptr;
+  }
+  /// The pages of the mapping that begins at an address.
+  [[nodiscard]] std::size_t pages_at(const void* p) noexcept {
+    const auto& mapped = book().chunk_of(*book().mapping_at(p));
+    return mapped.bytes / mapped.page_size;
   }
 
   counted_ptr<simulated_machine> machine_;
   counted_ptr<simulated_memory> memory_;
   std::int32_t number_;
   simulated_ranges addresses_;
-  ordered_map<held> handles_;
-  ordered_map<imported> imported_;  // by the address of the piece
-  std::uint64_t last_handle_ = 0;
-  std::size_t held_bytes_ = 0;
   std::array<bool, simulated_machine::max_devices> peers_{};  // devices to which this process has access
 };
 

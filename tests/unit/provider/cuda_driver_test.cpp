@@ -117,20 +117,20 @@ TEST_F(cuda_driver_test, refuses_what_the_driver_allows) {
   ASSERT_TRUE(device.create(4_MiB, page_kind::normal, memory));
   void* const middle = static_cast<std::byte*>(range) + 2_MiB;
   EXPECT_FALSE(device.map(middle, 4_MiB, memory));
-  EXPECT_EQ(device.last_error(), "map: the addresses are not those of one reserved range");
+  EXPECT_EQ(device.last_error(), "map: the range ends before the memory does");
   EXPECT_FALSE(device.map(middle, 2_MiB, memory));
   EXPECT_EQ(device.last_error(), "map: the memory has another size");
   EXPECT_FALSE(device.unmap(range, 4_MiB));
-  EXPECT_EQ(device.last_error(), "unmap: no memory of these bytes is mapped there");
+  EXPECT_EQ(device.last_error(), "unmap: no mapping begins here");
   ASSERT_TRUE(device.map(range, 4_MiB, memory));
   EXPECT_FALSE(device.map(range, 4_MiB, memory));
-  EXPECT_EQ(device.last_error(), "map: memory is mapped there already");
+  EXPECT_EQ(device.last_error(), "map: memory is mapped here already");
   EXPECT_FALSE(device.unmap(range, 2_MiB));
   EXPECT_FALSE(device.unreserve(range, 4_MiB));
   EXPECT_EQ(device.last_error(), "unreserve: memory is mapped in the range");
   EXPECT_TRUE(device.unmap(range, 4_MiB) && device.destroy(memory));
   EXPECT_FALSE(device.unreserve(range, 2_MiB));
-  EXPECT_EQ(device.last_error(), "unreserve: no range of these bytes begins there");
+  EXPECT_EQ(device.last_error(), "unreserve: the range has another size");
   EXPECT_TRUE(device.unreserve(range, 4_MiB));
   EXPECT_EQ(cuda.used(0), 0u);
 }

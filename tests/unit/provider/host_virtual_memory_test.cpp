@@ -149,9 +149,9 @@ TEST(host_pinned_virtual_memory, refuses_misuse_and_changes_nothing) {
   refused(device.reserve(unlimited / page * page, page) != nullptr, "reserve", "multiple of the page");
   refused(device.reserve(std::size_t{1} << 59, page) != nullptr, "reserve", why_no_addresses);
   refused(device.unreserve(p, 16 * page), "unreserve", "memory is mapped");
-  refused(device.unreserve(apart, 2 * page), "unreserve", "not a whole range");
-  refused(device.unreserve(apart + page, 3 * page), "unreserve", "not a whole range");
-  refused(device.unreserve(nullptr, page), "unreserve", "not a whole range");
+  refused(device.unreserve(apart, 2 * page), "unreserve", "the range has another size");
+  refused(device.unreserve(apart + page, 3 * page), "unreserve", "no range begins here");
+  refused(device.unreserve(nullptr, page), "unreserve", "no range begins here");
   refused(device.create(0, page_kind::normal, untouched), "create", "0 or too large");
   refused(device.create(unlimited, page_kind::normal, untouched), "create", "0 or too large");
   refused(device.create(page / 2, page_kind::normal, untouched), "create", "page_size(kind)");
@@ -165,14 +165,14 @@ TEST(host_pinned_virtual_memory, refuses_misuse_and_changes_nothing) {
   refused(device.map(p + 8 * page, 4 * page, free), "map", "another size");
   refused(device.map(p + 8 * page + 1, 2 * page, free), "map", "page_size(kind)");
   refused(device.map(p + 3 * page, 2 * page, free), "map", "here already");
-  refused(device.map(p + 15 * page, 2 * page, free), "map", "not inside one range");
-  refused(device.map(p - page, 2 * page, free), "map", "not inside one range");
-  refused(device.map(nullptr, 2 * page, free), "map", "not inside one range");
-  refused(device.grant(p, 2 * page), "grant", "not a whole mapping");
-  refused(device.grant(p + 8 * page, 2 * page), "grant", "not a whole mapping");
-  refused(device.unmap(p, 2 * page), "unmap", "not a whole mapping");
-  refused(device.unmap(p + page, 3 * page), "unmap", "not a whole mapping");
-  refused(device.unmap(p + 8 * page, 2 * page), "unmap", "not a whole mapping");
+  refused(device.map(p + 15 * page, 2 * page, free), "map", "the range ends before the memory does");
+  refused(device.map(p - page, 2 * page, free), "map", "the addresses are not reserved");
+  refused(device.map(nullptr, 2 * page, free), "map", "the addresses are not reserved");
+  refused(device.grant(p, 2 * page), "grant", "the mapping has another size");
+  refused(device.grant(p + 8 * page, 2 * page), "grant", "no mapping begins here");
+  refused(device.unmap(p, 2 * page), "unmap", "the mapping has another size");
+  refused(device.unmap(p + page, 3 * page), "unmap", "no mapping begins here");
+  refused(device.unmap(p + 8 * page, 2 * page), "unmap", "no mapping begins here");
   refused(device.release(p, 4 * page), "release", "not a segment");
   if (host_process::populates()) {
     EXPECT_EQ(host_process::smaps(p, 16 * page).resident, 4 * page);

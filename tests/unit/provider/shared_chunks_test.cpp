@@ -127,7 +127,7 @@ std::string why_not_exported(std::optional<std::int32_t> process) {
 }
 TEST(shared_chunks, that_cannot_be_exported_say_why) {
   EXPECT_EQ(why_not_exported<simulated_device>(std::nullopt),
-            "export_memory: this process has no such handle");
+            "export_memory: the handle is unknown or destroyed");
   EXPECT_EQ(why_not_exported<silent_device>(std::nullopt), "export_memory failed for chunk 1");
 }
 

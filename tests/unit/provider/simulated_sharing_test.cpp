@@ -157,7 +157,7 @@ TYPED_TEST(sharing, exports_once_and_only_what_was_created_here) {
   EXPECT_FALSE(first.export_memory(memory, importers::any, again));
   EXPECT_EQ(rule(first), "the memory is exported already");
   EXPECT_FALSE(first.export_memory(physical{99}, importers::any, again));
-  EXPECT_EQ(rule(first), "this process has no such handle");
+  EXPECT_EQ(rule(first), "the handle is unknown or destroyed");
   physical imported;
   ASSERT_TRUE(second.import_memory(name, imported));
   EXPECT_FALSE(second.export_memory(imported, importers::any, again));

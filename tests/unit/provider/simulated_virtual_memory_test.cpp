@@ -244,12 +244,12 @@ TYPED_TEST(virtual_memory, maps_only_whole_memory_to_free_addresses_of_one_range
     EXPECT_FALSE(device.map(p, bytes, memory));
     return std::string(device.last_error()).substr(std::string(device.last_error()).rfind(": ") + 2);
   };
-  EXPECT_EQ(broken_by(range, 4_MiB, physical{}), "this process has no such handle");
-  EXPECT_EQ(broken_by(range, 4_MiB, physical{99}), "this process has no such handle");
+  EXPECT_EQ(broken_by(range, 4_MiB, physical{}), "the handle is unknown or destroyed");
+  EXPECT_EQ(broken_by(range, 4_MiB, physical{99}), "the handle is unknown or destroyed");
   EXPECT_EQ(broken_by(range, 2_MiB, four), "the memory has another size");
   EXPECT_EQ(broken_by(range, 8_MiB, four), "the memory has another size");
   EXPECT_EQ(broken_by(range, 0, four), "the memory has another size");
-  EXPECT_EQ(broken_by(up(range, 1_MiB), 4_MiB, four), "the address is no multiple of the page size");
+  EXPECT_EQ(broken_by(up(range, 1_MiB), 4_MiB, four), "the address is no multiple of page_size(kind)");
   EXPECT_EQ(broken_by(nullptr, 4_MiB, four), "the addresses are not reserved");
   EXPECT_EQ(broken_by(up(next, 8_MiB), 4_MiB, four), "the addresses are not reserved");
   EXPECT_EQ(broken_by(device.acquire(4_MiB), 4_MiB, four), "the addresses are not reserved");
@@ -345,7 +345,7 @@ TYPED_TEST(virtual_memory, keeps_destroyed_memory_until_it_is_unmapped) {
   EXPECT_TRUE(device.map(range, 4_MiB, memory));
   EXPECT_TRUE(device.destroy(memory));
   EXPECT_FALSE(device.destroy(memory));
-  EXPECT_STREQ(device.last_error(), "destroy: this process has no such handle");
+  EXPECT_STREQ(device.last_error(), "destroy: the handle is unknown or destroyed");
   EXPECT_EQ(device.held().handles, 0u);
   EXPECT_EQ(device.held().mapped, 4_MiB);
   EXPECT_EQ(device.used(), 4_MiB);
