@@ -26,7 +26,7 @@ set(with_threads mutex thread condition_variable)
 set(may_use_system "^(concurrent/|debug/|interop/|law/provider_(laws|streams)|provider/|detail/containers/per_thread|configured|trace/captured|plan/planned)")
 set(may_define_macros core/bytes.hpp  # an attribute, of which compilers have two spellings
                       interop/torch_pluggable.hpp  # defines functions of C, whose names a template cannot give
-                      provider/opencl_calls.hpp    # tells OpenCL's headers the version
+                      provider/opencl.hpp          # tells OpenCL's headers the version
                       version.hpp)                 # for #if
 
 set(faults "")

@@ -3,7 +3,7 @@
 
 # The headers for Linux alone. The page of the library's folder has this list, too.
 set(for_linux debug/guard_pages.hpp debug/guarded.hpp debug/thread_checked.hpp interop/torch_pluggable.hpp
-              provider/cuda_calls.hpp provider/cuda_driver.hpp provider/cuda_sharing.hpp provider/cuda_streams.hpp
+              provider/cuda_calls.hpp provider/cuda_driver.hpp provider/cuda_sharing.hpp
               provider/host_file.hpp provider/host_sharing.hpp provider/numa_nodes.hpp)
 # The headers that make the calls of whichever system it is.
 set(for_each_system provider/host_darwin.hpp provider/host_linux.hpp provider/host_memory.hpp provider/host_pinned.hpp

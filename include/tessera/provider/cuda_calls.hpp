@@ -365,6 +365,55 @@ class relaxed_capture_guard {
   int mode_ = relaxed_capture;
 };
 
+[[nodiscard]] inline stream_handle handle_of(stream_id stream) noexcept {
+  return reinterpret_cast<stream_handle>(static_cast<std::uintptr_t>(stream.handle));
+}
+
+/// The events and the streams of a device, for its positions, too.
+class stream_events {
+ public:
+  explicit stream_events(const primary_context& in) noexcept : context_(in) {}
+
+  /// Records an event after the work submitted to a stream. Returns false, without an event, if that fails.
+  [[nodiscard]] bool mark(stream_id stream, event_handle& event) const noexcept {
+    const context_guard here(context_);
+    if (!here ||
+        !context_.succeeded("cuEventCreate", context_.calls().event_create(&event, event_without_timing)))
+      return false;
+    if (context_.succeeded("cuEventRecord", context_.calls().event_record(event, handle_of(stream))))
+      return true;
+    destroy(event);
+    event = nullptr;
+    return false;
+  }
+  void destroy(event_handle at) const noexcept {
+    (void)context_.succeeded("cuEventDestroy", context_.calls().event_destroy(at));
+  }
+  /// Whether the work before an event is complete.
+  [[nodiscard]] bool is_complete(event_handle at) const noexcept {
+    const result r = context_.calls().event_query(at);
+    return r != not_ready && context_.succeeded("cuEventQuery", r);
+  }
+  /// Makes further work of a stream wait for an event.
+  [[nodiscard]] bool await(stream_id stream, event_handle at) const noexcept {
+    const context_guard here(context_);
+    return here && context_.succeeded("cuStreamWaitEvent",
+                                      context_.calls().stream_wait_event(handle_of(stream), at, 0));
+  }
+  /// Whether a stream exists. One that ended may have left work, so this then waits for the device.
+  [[nodiscard]] bool exists(stream_id stream) const noexcept {
+    const cuda::calls& cu = context_.calls();
+    unsigned flags = 0;
+    const context_guard here(context_);
+    return !here || cu.stream_get_flags == nullptr ||
+           cu.stream_get_flags(handle_of(stream), &flags) != invalid_handle ||
+           !context_.succeeded("cuCtxSynchronize", cu.context_synchronize());
+  }
+
+ private:
+  const primary_context& context_;
+};
+
 }  // namespace tessera::inline v0_1::detail::cuda
 
 namespace tessera::inline v0_1::provider {

@@ -13,8 +13,8 @@
 
 #include <tessera/provider/cuda_calls.hpp>
 #include <tessera/provider/cuda_sharing.hpp>
-#include <tessera/provider/cuda_streams.hpp>
 #include <tessera/provider/latest_refusals.hpp>
+#include <tessera/provider/marked_positions.hpp>
 
 namespace tessera::inline v0_1::provider {
 
@@ -73,17 +73,15 @@ class cuda_device {
     return call("cuMemFree", [&](auto& cu) { return cu.memory_free(detail::address_of(p)); });
   }
 
-  bool record(stream_id stream, event& mark) noexcept {
-    return state_->positions.record(stream, mark.handle);
-  }
-  [[nodiscard]] bool query(event& mark) noexcept { return state_->positions.is_complete(mark.handle); }
+  bool record(stream_id stream, event& mark) noexcept { return state_->events.mark(stream, mark.handle); }
+  [[nodiscard]] bool query(event& mark) noexcept { return state_->events.is_complete(mark.handle); }
   bool wait(event& mark) noexcept {
     return call("cuEventSynchronize", [&](auto& cu) { return cu.event_synchronize(mark.handle); });
   }
-  void discard(event& mark) noexcept { state_->positions.destroy(mark.handle); }
+  void discard(event& mark) noexcept { state_->events.destroy(mark.handle); }
 
   /// False for a stream that ended. It may have left work, so this then waits for the device. True if the driver cannot tell.
-  [[nodiscard]] bool has_stream(stream_id stream) noexcept { return state_->positions.exists(stream); }
+  [[nodiscard]] bool has_stream(stream_id stream) noexcept { return state_->events.exists(stream); }
 
   /// Records an event, because CUDA does not number the work of a stream.
   [[nodiscard]] std::uint64_t position(stream_id stream) noexcept {
@@ -203,21 +201,19 @@ class cuda_device {
   /// Waits for the whole device if the stream no longer exists, because it may have left work.
   bool synchronize(stream_id stream) noexcept {
     return call("cuStreamSynchronize", [&](auto& cu) {
-      const detail::cuda::result r = cu.stream_synchronize(detail::cuda::stream_positions::handle_of(stream));
+      const detail::cuda::result r = cu.stream_synchronize(detail::cuda::handle_of(stream));
       return r == detail::cuda::invalid_handle ? cu.context_synchronize() : r;
     });
   }
 
   bool copy_to_host(void* to, const void* from, std::size_t bytes, stream_id stream) noexcept {
     return call("cuMemcpyDtoHAsync", [&](auto& cu) {
-      return cu.copy_to_host(to, detail::address_of(from), bytes,
-                             detail::cuda::stream_positions::handle_of(stream));
+      return cu.copy_to_host(to, detail::address_of(from), bytes, detail::cuda::handle_of(stream));
     });
   }
   bool copy_to_device(void* to, const void* from, std::size_t bytes, stream_id stream) noexcept {
     return call("cuMemcpyHtoDAsync", [&](auto& cu) {
-      return cu.copy_to_device(detail::address_of(to), from, bytes,
-                               detail::cuda::stream_positions::handle_of(stream));
+      return cu.copy_to_device(detail::address_of(to), from, bytes, detail::cuda::handle_of(stream));
     });
   }
   /// The driver locks whole pages, so other addresses are refused.
@@ -290,7 +286,8 @@ class cuda_device {
       }
     }
     detail::cuda::primary_context context;
-    detail::cuda::stream_positions positions{context};
+    detail::cuda::stream_events events{context};
+    detail::marked_positions<detail::cuda::stream_events, detail::cuda::event_handle> positions{events};
     detail::cuda::chunk_table chunks;
     std::atomic<unsigned> abilities = 0;
     latest_refusals refused;

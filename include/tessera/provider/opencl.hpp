@@ -6,15 +6,24 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
+#include <type_traits>
+
+#if __has_include(<CL/cl.h>)
+// Shared virtual memory exists since OpenCL 2.0.
+#ifndef CL_TARGET_OPENCL_VERSION
+#define CL_TARGET_OPENCL_VERSION 200
+#endif
+#include <CL/cl.h>
+#endif
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/types.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/latest_refusals.hpp>
-#include <tessera/provider/opencl_calls.hpp>
-#include <tessera/provider/opencl_queues.hpp>
+#include <tessera/provider/marked_positions.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// Memory of OpenCL 2.0 and later: opencl_device. Without OpenCL's headers, this header declares only names.
@@ -27,6 +36,233 @@ enum class opencl_grain : bool { coarse, fine };
 }  // namespace tessera::inline v0_1::provider
 
 #if defined(CL_VERSION_2_0)
+
+namespace tessera::inline v0_1::provider {
+
+/// A call of OpenCL failed, or a queue cannot be a stream.
+struct opencl_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace tessera::inline v0_1::provider
+
+namespace tessera::inline v0_1::detail::opencl {
+
+/// The latest error of the calls of a provider. Thread-safe.
+class call_errors {
+ public:
+  /// Returns whether a call succeeded, and keeps its error if not.
+  bool succeeded(const char* call, cl_int code) noexcept {
+    if (code != CL_SUCCESS) add(call, code);
+    return code == CL_SUCCESS;
+  }
+  /// Keeps an error. Without a code, the text says all.
+  void add(const char* text, cl_int code = CL_SUCCESS) noexcept {
+    const std::lock_guard lock(mutex_);
+    text_ = text;
+    code_ = code;
+  }
+  ///   Throws:  opencl_error if a call failed
+  void throw_unless(const char* call, cl_int code) {
+    if (!succeeded(call, code)) raise(provider::opencl_error(text()));
+  }
+  ///   Throws:  opencl_error
+  [[noreturn]] void refuse(const char* why) {
+    add(why);
+    raise(provider::opencl_error(why));
+  }
+  /// For example "clFlush: CL_OUT_OF_RESOURCES (-5)"; empty if no call failed.
+  [[nodiscard]] std::string text() const {
+    const std::lock_guard lock(mutex_);
+    if (code_ == CL_SUCCESS) return text_;
+    return std::string(text_) + ": " + name_of(code_) + " (" + std::to_string(code_) + ")";
+  }
+
+ private:
+  [[nodiscard]] static const char* name_of(cl_int code) noexcept {
+    switch (code) {
+      case CL_DEVICE_NOT_AVAILABLE: return "CL_DEVICE_NOT_AVAILABLE";
+      case CL_MEM_OBJECT_ALLOCATION_FAILURE: return "CL_MEM_OBJECT_ALLOCATION_FAILURE";
+      case CL_OUT_OF_RESOURCES: return "CL_OUT_OF_RESOURCES";
+      case CL_OUT_OF_HOST_MEMORY: return "CL_OUT_OF_HOST_MEMORY";
+      case CL_MEM_COPY_OVERLAP: return "CL_MEM_COPY_OVERLAP";
+      case CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST:
+        return "CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST";
+      case CL_INVALID_VALUE: return "CL_INVALID_VALUE";
+      case CL_INVALID_DEVICE: return "CL_INVALID_DEVICE";
+      case CL_INVALID_CONTEXT: return "CL_INVALID_CONTEXT";
+      case CL_INVALID_COMMAND_QUEUE: return "CL_INVALID_COMMAND_QUEUE";
+      case CL_INVALID_EVENT: return "CL_INVALID_EVENT";
+      case CL_INVALID_OPERATION: return "CL_INVALID_OPERATION";
+      default: return "error";
+    }
+  }
+
+  mutable std::mutex mutex_;
+  const char* text_ = "";
+  cl_int code_ = CL_SUCCESS;
+};
+
+struct releaser {
+  void operator()(cl_context held) const noexcept { (void)clReleaseContext(held); }
+  void operator()(cl_command_queue held) const noexcept { (void)clReleaseCommandQueue(held); }
+};
+/// Owns a reference to an object of OpenCL.
+template <typename Handle>
+using owned = std::unique_ptr<std::remove_pointer_t<Handle>, releaser>;
+
+/// Adds a reference. The result is empty if that fails.
+[[nodiscard]] inline owned<cl_command_queue> retain(call_errors& errors, cl_command_queue queue) noexcept {
+  const bool works = errors.succeeded("clRetainCommandQueue", clRetainCommandQueue(queue));
+  return owned<cl_command_queue>(works ? queue : nullptr);
+}
+[[nodiscard]] inline owned<cl_context> retain(call_errors& errors, cl_context context) noexcept {
+  const bool works = errors.succeeded("clRetainContext", clRetainContext(context));
+  return owned<cl_context>(works ? context : nullptr);
+}
+
+}  // namespace tessera::inline v0_1::detail::opencl
+
+namespace tessera::inline v0_1::detail::opencl {
+
+/// The queues that a device knows as streams, with events and positions on them. Thread-safe. OpenCL does not number the work
+/// of a queue, so a position is a marker.
+class command_queues {
+ public:
+  struct event {
+    cl_event handle = nullptr;
+    stream_id stream{};
+    std::uint64_t position = 0;
+  };
+
+  command_queues(call_errors& errors, cl_command_queue default_queue) : errors_(errors) {
+    add({}, default_queue);
+  }
+  command_queues(const command_queues&) = delete;
+  command_queues& operator=(const command_queues&) = delete;
+
+  void add(stream_id stream, cl_command_queue handle) {
+    const std::lock_guard lock(mutex_);
+    const auto [at, is_new] = queues_.try_emplace(stream);
+    if (!is_new) return;
+    at->second = retain(errors_, handle);
+    if (at->second != nullptr) return;
+    queues_.erase(at);
+    raise(provider::opencl_error(errors_.text()));
+  }
+  /// Finishes the work of a queue and forgets it.
+  bool remove(stream_id stream) noexcept {
+    if (stream == stream_id{} || !exists(stream) || !finish(stream)) return false;
+    const std::lock_guard lock(mutex_);
+    return queues_.erase(stream) == 1;
+  }
+  [[nodiscard]] bool exists(stream_id stream) const noexcept {
+    const std::lock_guard lock(mutex_);
+    return queues_.contains(stream);
+  }
+  [[nodiscard]] bool expects(stream_id stream) noexcept {
+    const std::lock_guard lock(mutex_);
+    return find(stream) != nullptr;
+  }
+
+  bool record(stream_id stream, event& made) noexcept {
+    cl_event handle = nullptr;
+    if (!mark(stream, handle)) return false;
+    made = {handle, stream, positions_.take_next()};
+    return true;
+  }
+  [[nodiscard]] bool query(const event& of) noexcept {
+    return is_complete(of.handle) || !exists(of.stream) || positions_.was_done(of.stream, of.position);
+  }
+  /// Waits for the whole queue if work failed, because a failed marker does not wait for the work before it.
+  bool wait(const event& of) noexcept {
+    return errors_.succeeded("clWaitForEvents", clWaitForEvents(1, &of.handle)) || finish(of.stream);
+  }
+
+  [[nodiscard]] std::uint64_t position(stream_id stream) noexcept {
+    return expects(stream) ? positions_.position(stream) : 0;
+  }
+  [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) noexcept {
+    return !exists(stream) || positions_.is_done(stream, at);
+  }
+  [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id of, std::uint64_t at) const noexcept {
+    return !exists(of) || positions_.is_ordered_after(stream, of, at);
+  }
+  bool make_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept {
+    return expects(stream) && (!exists(of) || positions_.make_wait(stream, of, at));
+  }
+
+  bool copy(void* to, const void* from, std::size_t bytes, stream_id stream) noexcept {
+    const std::lock_guard lock(mutex_);
+    const cl_command_queue queue = find(stream);
+    return queue != nullptr &&
+           errors_.succeeded("clEnqueueSVMMemcpy",
+                             clEnqueueSVMMemcpy(queue, CL_FALSE, to, from, bytes, 0, nullptr, nullptr));
+  }
+
+  // For the positions.
+  /// Enqueues a marker. It flushes the queue, because otherwise the work before the marker might never begin.
+  [[nodiscard]] bool mark(stream_id stream, cl_event& made) noexcept {
+    const std::lock_guard lock(mutex_);
+    const cl_command_queue queue = find(stream);
+    cl_event handle = nullptr;
+    if (queue == nullptr || !errors_.succeeded("clEnqueueMarkerWithWaitList",
+                                               clEnqueueMarkerWithWaitList(queue, 0, nullptr, &handle)))
+      return false;
+    if (errors_.succeeded("clFlush", clFlush(queue))) {
+      made = handle;
+      return true;
+    }
+    destroy(handle);
+    return false;
+  }
+  [[nodiscard]] bool is_complete(cl_event handle) noexcept {
+    cl_int status = CL_QUEUED;
+    return errors_.succeeded("clGetEventInfo", clGetEventInfo(handle, CL_EVENT_COMMAND_EXECUTION_STATUS,
+                                                              sizeof status, &status, nullptr)) &&
+           (status >= CL_COMPLETE || errors_.succeeded("the work before an event", status)) &&
+           status == CL_COMPLETE;
+  }
+  void destroy(cl_event handle) noexcept {
+    if (handle != nullptr) (void)errors_.succeeded("clReleaseEvent", clReleaseEvent(handle));
+  }
+  [[nodiscard]] bool await(stream_id stream, cl_event until) noexcept {
+    const std::lock_guard lock(mutex_);
+    const cl_command_queue queue = find(stream);
+    return queue != nullptr && errors_.succeeded("clEnqueueBarrierWithWaitList",
+                                                 clEnqueueBarrierWithWaitList(queue, 1, &until, nullptr));
+  }
+
+ private:
+  /// The queue of a stream; null, and an error, if there is none.
+  [[nodiscard]] cl_command_queue find(stream_id stream) noexcept {
+    const auto found = queues_.find(stream);
+    if (found != queues_.end()) return found->second.get();
+    errors_.add("a queue was not added to the device");
+    return nullptr;
+  }
+  /// Waits until all work of a queue has ended, even if it failed. A queue that was removed has no work.
+  bool finish(stream_id stream) noexcept {
+    const std::uint64_t until = positions_.latest();
+    owned<cl_command_queue> used;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = queues_.find(stream);
+      if (found == queues_.end()) return true;
+      used = retain(errors_, found->second.get());
+    }
+    if (used == nullptr || !errors_.succeeded("clFinish", clFinish(used.get()))) return false;
+    positions_.note_done(stream, until);
+    return true;
+  }
+
+  call_errors& errors_;
+  mutable std::mutex mutex_;  // of the queues
+  std::map<stream_id, owned<cl_command_queue>> queues_;
+  marked_positions<command_queues, cl_event> positions_{*this};
+};
+
+}  // namespace tessera::inline v0_1::detail::opencl
 
 namespace tessera::inline v0_1::provider {
 
@@ -62,7 +298,7 @@ class opencl_device {
   /// Waits for the work of a stream and gives up the queue. Returns false for the default stream, or if waiting fails.
   ///   Requires:  no other call uses the stream
   bool remove_queue(stream_id stream) noexcept { return state_->queues.remove(stream); }
-  [[nodiscard]] bool has_stream(stream_id stream) const noexcept { return state_->queues.has(stream); }
+  [[nodiscard]] bool has_stream(stream_id stream) const noexcept { return state_->queues.exists(stream); }
   /// As has_stream. Without the stream, last_error() says so.
   [[nodiscard]] bool expects(stream_id stream) noexcept { return state_->queues.expects(stream); }
 
@@ -80,8 +316,7 @@ class opencl_device {
     if (!s.count(bytes)) return nullptr;
     void* const p = clSVMAlloc(s.context.get(), flags, bytes, 0);
     if (p == nullptr) {
-      s.errors.add("clSVMAlloc returned null");
-      s.refused.note(refusal("clSVMAlloc returned null"));
+      s.refuse_memory("clSVMAlloc returned null", refusal("clSVMAlloc returned null"));
     } else if (s.add(p, bytes)) {
       return p;
     } else {
@@ -102,7 +337,7 @@ class opencl_device {
   [[nodiscard]] bool query(event& mark) noexcept { return state_->queues.query(mark); }
   bool wait(event& mark) noexcept { return state_->queues.wait(mark); }
   void discard(event& mark) noexcept {
-    state_->queues.release(mark.handle);
+    state_->queues.destroy(mark.handle);
     mark = {};
   }
 
@@ -134,6 +369,9 @@ class opencl_device {
   static constexpr cl_svm_mem_flags flags =
       CL_MEM_READ_WRITE | (Grain == opencl_grain::fine ? CL_MEM_SVM_FINE_GRAIN_BUFFER : 0);
 
+  struct segment {
+    std::size_t bytes;
+  };
   struct state {
     explicit state(cl_command_queue queue)
         : default_queue(queue),
@@ -173,21 +411,24 @@ class opencl_device {
 
     /// Counts a segment, if the device may have it.
     [[nodiscard]] bool count(std::size_t bytes) noexcept {
-      if (bytes > max_segment) {
-        errors.add("a segment has more bytes than CL_DEVICE_MAX_MEM_ALLOC_SIZE");
-        refused.note(refusal::format("a segment of %zu bytes exceeds CL_DEVICE_MAX_MEM_ALLOC_SIZE, %zu",
-                                     bytes, max_segment));
-        return false;
-      }
+      if (bytes > max_segment)
+        return refuse_memory(
+            "a segment has more bytes than CL_DEVICE_MAX_MEM_ALLOC_SIZE",
+            refusal::format("a segment of %zu bytes exceeds CL_DEVICE_MAX_MEM_ALLOC_SIZE, %zu", bytes,
+                            max_segment));
       const std::lock_guard lock(mutex);
-      const bool fits = bytes <= capacity - taken;
-      if (fits) {
-        taken += bytes;
-      } else {
-        errors.add("the segments would exceed CL_DEVICE_GLOBAL_MEM_SIZE");
-        refused.note(refusal::format("the segments would exceed CL_DEVICE_GLOBAL_MEM_SIZE, %zu", capacity));
-      }
-      return fits;
+      if (bytes > capacity - taken)
+        return refuse_memory(
+            "the segments would exceed CL_DEVICE_GLOBAL_MEM_SIZE",
+            refusal::format("the segments would exceed CL_DEVICE_GLOBAL_MEM_SIZE, %zu", capacity));
+      taken += bytes;
+      return true;
+    }
+    /// Keeps an error, and why a call for memory failed. Returns false.
+    bool refuse_memory(const char* error, const refusal& why) noexcept {
+      errors.add(error);
+      refused.note(why);
+      return false;
     }
     void uncount(std::size_t bytes) noexcept {
       const std::lock_guard lock(mutex);
@@ -195,32 +436,23 @@ class opencl_device {
     }
     [[nodiscard]] bool add(void* p, std::size_t bytes) noexcept {
       const std::lock_guard lock(mutex);
-      if (detail::try_run([&] { segments.emplace(reinterpret_cast<std::uintptr_t>(p), bytes); })) return true;
-      errors.add("host memory ran out");
-      refused.note(refusal("host memory ran out"));
-      return false;
+      return segments.insert(p, {bytes}) ||
+             refuse_memory("host memory ran out", refusal("host memory ran out"));
     }
     [[nodiscard]] bool remove(void* p, std::size_t bytes) noexcept {
       const std::lock_guard lock(mutex);
-      const auto found = segments.find(reinterpret_cast<std::uintptr_t>(p));
-      const bool is_whole = found != segments.end() && found->second == bytes;
-      if (is_whole) {
-        segments.erase(found);
-      } else {
+      const segment* const found = segments.find(p);
+      if (found == nullptr || found->bytes != bytes) {
         errors.add("release: this is no segment of the device");
+        return false;
       }
-      return is_whole;
+      (void)segments.extract(p);
+      return true;
     }
     /// Whether a segment contains all these bytes.
     [[nodiscard]] bool has(const void* p, std::size_t bytes) noexcept {
       const std::lock_guard lock(mutex);
-      const auto at = reinterpret_cast<std::uintptr_t>(p);
-      auto found = segments.upper_bound(at);
-      if (found != segments.begin()) {
-        --found;
-        const std::size_t offset = at - found->first;
-        if (offset <= found->second && bytes <= found->second - offset) return true;
-      }
+      if (segments.around(p, bytes) != nullptr) return true;
       errors.add("a copy is outside the segments of the device");
       return false;
     }
@@ -232,7 +464,7 @@ class opencl_device {
     detail::opencl::owned<cl_context> context;
     detail::opencl::command_queues queues{errors, default_queue};
     std::mutex mutex;  // protects the members below
-    std::map<std::uintptr_t, std::size_t> segments;
+    detail::range_map<segment> segments;
     std::size_t taken = 0;
     std::size_t capacity = 0, max_segment = 0;
   };
