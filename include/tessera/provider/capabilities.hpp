@@ -119,6 +119,90 @@ concept copying_provider =
       { d.copy_to_device(to, from, bytes, s) } noexcept -> std::same_as<bool>;
     };
 
+/// A call of a provider that has an effect, or a query. Calls that return constants are not listed.
+class provider_call {
+ public:
+  /// The calls, by the names of a provider's members.
+  enum kind : unsigned char {
+    // The calls from here to synchronize may take long.
+    acquire,
+    release,
+    reserve,
+    unreserve,
+    create,
+    destroy,
+    map,
+    grant,
+    unmap,
+    record,
+    wait,
+    synchronize,
+    // The calls up to copy_to_device may fail.
+    make_wait,
+    reclaim,
+    export_memory,
+    allow,
+    import_memory,
+    register_memory,
+    unregister_memory,
+    enable_peer_access,  // of simulated_device alone
+    copy_to_host,
+    copy_to_device,
+    // The calls below neither take long nor fail.
+    query,
+    discard,
+    has_stream,
+    position,
+    is_done,
+    is_ordered_after
+  };
+
+  /// Takes the kind, so that a hook may compare with one.
+  constexpr provider_call(kind value) noexcept : kind_(value) {}
+  /// Lets a hook write a switch over the kinds.
+  constexpr operator kind() const noexcept { return kind_; }
+
+  /// The name of the member, for messages; it lives as long as the program.
+  [[nodiscard]] constexpr const char* name() const noexcept {
+    constexpr const char* names[] = {"acquire",
+                                     "release",
+                                     "reserve",
+                                     "unreserve",
+                                     "create",
+                                     "destroy",
+                                     "map",
+                                     "grant",
+                                     "unmap",
+                                     "record",
+                                     "wait",
+                                     "synchronize",
+                                     "make_wait",
+                                     "reclaim",
+                                     "export_memory",
+                                     "allow",
+                                     "import_memory",
+                                     "register_memory",
+                                     "unregister_memory",
+                                     "enable_peer_access",
+                                     "copy_to_host",
+                                     "copy_to_device",
+                                     "query",
+                                     "discard",
+                                     "has_stream",
+                                     "position",
+                                     "is_done",
+                                     "is_ordered_after"};
+    return names[kind_];
+  }
+  /// Whether the call may take long, because the device's driver executes it.
+  [[nodiscard]] constexpr bool may_take_long() const noexcept { return kind_ <= synchronize; }
+  /// Whether the contract of a provider allows the call to fail. A failed call returns false or null.
+  [[nodiscard]] constexpr bool may_fail() const noexcept { return kind_ <= copy_to_device; }
+
+ private:
+  kind kind_;
+};
+
 }  // namespace tessera::inline v0_1::provider
 
 namespace tessera::inline v0_1::detail {
@@ -147,7 +231,6 @@ inline constexpr bool completion_may_lag = requires { requires bool(D::completio
 
 template <typename D>
 inline constexpr bool trusts_handles = requires { requires D::trusts_handles; };
-
 template <typename D>
 inline constexpr bool copies_page_locked = requires { requires bool(D::copies_page_locked); };
 

@@ -296,7 +296,7 @@ class memory_domains : public provider_adaptor<Provider> {
     requires has_pages
   {
     void* const p = provider(0).reserve(bytes, alignment);
-    if (p == nullptr) note_refusal_of(0, "reserve");
+    (void)noted(0, "reserve", p != nullptr);
     return p;
   }
   bool create(std::size_t bytes, page_kind kind, physical& made) noexcept
@@ -314,19 +314,20 @@ class memory_domains : public provider_adaptor<Provider> {
     requires has_pages
   {
     physical created{.bytes = bytes, .bank = number};
-    const bool is_created =
-        has_bank(number, "create_in") && provider(number).create(bytes, kind, created.memory);
-    if (!is_created && number < count()) {
+    if (!has_bank(number, "create_in")) return false;
+    const bool is_created = provider(number).create(bytes, kind, created.memory);
+    if (is_created) {
+      made = created;
+    } else {
       detail::fixed_text why;
       add_refusal_to(why, number);
       state_->refused.note(refusal::format("create_in: %s", why.c_str()));
     }
-    if (number < count()) {
-      const std::lock_guard lock(state_->mutex);
-      if (is_created) count_served(state_->statistics[number], bytes, true);
-      if (!is_created) ++state_->statistics[number].refused;
-    }
-    if (is_created) made = created;
+    const std::lock_guard lock(state_->mutex);
+    if (is_created)
+      count_served(state_->statistics[number], bytes, true);
+    else
+      ++state_->statistics[number].refused;
     return is_created;
   }
   bool destroy(const physical& made) noexcept
@@ -342,10 +343,7 @@ class memory_domains : public provider_adaptor<Provider> {
   {
     detail::bank_table::node entry = make_entry("map");
     if (entry.empty()) return false;
-    if (!provider(0).map(p, bytes, made.memory)) {
-      note_refusal_of(0, "map");
-      return false;
-    }
+    if (!noted(0, "map", provider(0).map(p, bytes, made.memory))) return false;
     const std::lock_guard lock(state_->mutex);
     state_->mappings.insert(std::move(entry), p, {bytes, made.bank});
     return true;
@@ -353,9 +351,7 @@ class memory_domains : public provider_adaptor<Provider> {
   bool grant(void* p, std::size_t bytes) noexcept
     requires has_pages
   {
-    const bool granted = provider(0).grant(p, bytes);
-    if (!granted) note_refusal_of(0, "grant");
-    return granted;
+    return noted(0, "grant", provider(0).grant(p, bytes));
   }
   bool unmap(void* p, std::size_t bytes) noexcept
     requires has_pages
@@ -372,13 +368,11 @@ class memory_domains : public provider_adaptor<Provider> {
   bool export_memory(const physical& made, importers who, shareable& name) noexcept
     requires sharing_provider<Provider>
   {
-    const bool is_exported = has_bank(made.bank, "export_memory") &&
-                             provider(made.bank).export_memory(made.memory, who, name.name);
-    if (is_exported)
-      name.bank = made.bank;
-    else
-      note_refusal_of(made.bank, "export_memory");
-    return is_exported;
+    if (!has_bank(made.bank, "export_memory") ||
+        !noted(made.bank, "export_memory", provider(made.bank).export_memory(made.memory, who, name.name)))
+      return false;
+    name.bank = made.bank;
+    return true;
   }
   [[nodiscard]] bool exported_name(const physical& made, shareable& name) const noexcept
     requires requires(const Provider& b) { b.exported_name(made.memory, name.name); }
@@ -389,29 +383,24 @@ class memory_domains : public provider_adaptor<Provider> {
   bool allow(const shareable& name, std::int32_t importer) noexcept
     requires sharing_provider<Provider>
   {
-    const bool is_allowed = has_bank(name.bank, "allow") && provider(name.bank).allow(name.name, importer);
-    if (!is_allowed) note_refusal_of(name.bank, "allow");
-    return is_allowed;
+    return has_bank(name.bank, "allow") &&
+           noted(name.bank, "allow", provider(name.bank).allow(name.name, importer));
   }
   /// The importer has as many banks as the exporter, in the same order.
   bool import_memory(const shareable& name, physical& made) noexcept
     requires sharing_provider<Provider>
   {
     physical imported{.bank = name.bank};
-    const bool is_imported =
-        has_bank(name.bank, "import_memory") && provider(name.bank).import_memory(name.name, imported.memory);
-    if (is_imported)
-      made = imported;
-    else
-      note_refusal_of(name.bank, "import_memory");
-    return is_imported;
+    if (!has_bank(name.bank, "import_memory") ||
+        !noted(name.bank, "import_memory", provider(name.bank).import_memory(name.name, imported.memory)))
+      return false;
+    made = imported;
+    return true;
   }
   bool register_memory(void* p, std::size_t bytes) noexcept
     requires requires(Provider& d) { d.register_memory(p, bytes); }
   {
-    const bool registered = provider(0).register_memory(p, bytes);
-    if (!registered) note_refusal_of(0, "register_memory");
-    return registered;
+    return noted(0, "register_memory", provider(0).register_memory(p, bytes));
   }
 
  private:
@@ -443,10 +432,12 @@ class memory_domains : public provider_adaptor<Provider> {
           refusal::format("%s: there is no bank %zu, only %zu banks", function, number, count()));
     return is_there;
   }
-  void note_refusal_of(std::size_t number, const char* function) noexcept {
-    if (number >= count()) return;
-    const refusal why = detail::take_refusal(provider(number));
+  /// Notes why a call of a bank failed, if it did.
+  ///   Returns:  whether it worked
+  bool noted(std::size_t number, const char* function, bool worked) noexcept {
+    const refusal why = worked ? refusal() : detail::take_refusal(provider(number));
     if (why) state_->refused.note(refusal::format("%s: bank '%s': %s", function, name(number), why.text()));
+    return worked;
   }
 
   /// Asks one bank after the other, as the policy chooses, until one serves. `serve` asks a bank.

@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/range_map.hpp>
 #include <tessera/provider/stream_order.hpp>
 
@@ -57,29 +58,7 @@ class simulated_calls {
     std::uint64_t copy = 2'000;             ///< to submit a copy
     std::uint64_t copied_per_mib = 40'000;  ///< duration of a copy on its stream: 26 GB/s
   };
-  enum class call : unsigned char {
-    acquire,
-    release,
-    record,
-    query,
-    wait,
-    discard,
-    reserve,
-    unreserve,
-    create,
-    destroy,
-    map,
-    grant,
-    unmap,
-    synchronize,
-    export_memory,
-    allow,
-    import_memory,
-    enable_peer_access,
-    make_wait,
-    copy_to_host,
-    copy_to_device
-  };
+  using call = provider::provider_call::kind;
   struct counts {
     std::uint64_t acquire = 0, release = 0, record = 0, query = 0, wait = 0, discard = 0;
     std::uint64_t reserve = 0, unreserve = 0, create = 0, destroy = 0;
@@ -227,11 +206,10 @@ class simulated_calls {
     std::size_t bytes = 0;
     const char* rule = nullptr;
   };
-  /// The name of a call, its counter and its costs.
+  /// The counter and the costs of a call.
   struct row {
-    const char* name;
-    std::uint64_t counts::* count;
-    std::uint64_t call_costs::* cost;
+    std::uint64_t counts::* count = nullptr;
+    std::uint64_t call_costs::* cost = nullptr;
     std::uint64_t call_costs::* per_unit = nullptr;
   };
   [[nodiscard]] static const row& row_of(call kind) noexcept {
@@ -239,29 +217,32 @@ class simulated_calls {
     using c = call_costs;
     static constexpr row rows[] = {
         // in the order of `call`
-        {"acquire", &n::acquire, &c::acquire, &c::acquire_per_mib},
-        {"release", &n::release, &c::release, &c::release_per_mib},
-        {"record", &n::record, &c::record},
-        {"query", &n::query, &c::query},
-        {"wait", &n::wait, &c::wait},
-        {"discard", &n::discard, nullptr},
-        {"reserve", &n::reserve, &c::reserve},
-        {"unreserve", &n::unreserve, &c::unreserve},
-        {"create", &n::create, &c::create, &c::create_per_mib},
-        {"destroy", &n::destroy, &c::destroy},
-        {"map", &n::map, &c::map, &c::map_per_entry},
-        {"grant", &n::grant, &c::grant, &c::grant_per_entry},
-        {"unmap", &n::unmap, &c::unmap, &c::unmap_per_entry},
-        {"synchronize", &n::synchronize, &c::synchronize},
-        {"export_memory", &n::export_memory, &c::export_memory},
-        {"allow", &n::allow, &c::allow},
-        {"import_memory", &n::import_memory, &c::import_memory},
-        {"enable_peer_access", &n::enable_peer_access, &c::enable_peer_access},
-        {"make_wait", &n::make_wait, &c::make_wait},
-        {"copy_to_host", &n::copy_to_host, &c::copy},
-        {"copy_to_device", &n::copy_to_device, &c::copy},
+        {&n::acquire, &c::acquire, &c::acquire_per_mib},
+        {&n::release, &c::release, &c::release_per_mib},
+        {&n::reserve, &c::reserve},
+        {&n::unreserve, &c::unreserve},
+        {&n::create, &c::create, &c::create_per_mib},
+        {&n::destroy, &c::destroy},
+        {&n::map, &c::map, &c::map_per_entry},
+        {&n::grant, &c::grant, &c::grant_per_entry},
+        {&n::unmap, &c::unmap, &c::unmap_per_entry},
+        {&n::record, &c::record},
+        {&n::wait, &c::wait},
+        {&n::synchronize, &c::synchronize},
+        {&n::make_wait, &c::make_wait},
+        {},  // a simulated device reclaims nothing
+        {&n::export_memory, &c::export_memory},
+        {&n::allow, &c::allow},
+        {&n::import_memory, &c::import_memory},
+        {},  // nor does it register memory
+        {},
+        {&n::enable_peer_access, &c::enable_peer_access},
+        {&n::copy_to_host, &c::copy},
+        {&n::copy_to_device, &c::copy},
+        {&n::query, &c::query},
+        {&n::discard},
     };
-    return rows[static_cast<std::size_t>(kind)];
+    return rows[kind];
   }
 
   [[nodiscard]] static constexpr bool asks_for_memory(call kind) noexcept {
@@ -271,7 +252,7 @@ class simulated_calls {
   }
   [[nodiscard]] static refusal text_of(const failure& f) noexcept {
     if (f.rule == nullptr) return {};
-    const char* const name = row_of(f.kind).name;
+    const char* const name = provider::provider_call(f.kind).name();
     if (f.address != 0)
       return refusal::format("%s at 0x%llx, %zu bytes: %s", name, static_cast<unsigned long long>(f.address),
                              f.bytes, f.rule);
