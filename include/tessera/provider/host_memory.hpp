@@ -8,8 +8,7 @@
 #include <vector>
 
 #include <tessera/provider/address_book.hpp>
-#include <tessera/provider/host_darwin.hpp>
-#include <tessera/provider/host_linux.hpp>
+#include <tessera/provider/host_posix.hpp>
 #include <tessera/provider/host_windows.hpp>
 
 /// The segments and the virtual memory of host_pinned, and the user's memory that it locks. The header of the system has the

@@ -8,11 +8,13 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/error.hpp>
 
 /// The NUMA nodes of this machine, by Linux's system calls and /sys/devices/system/node. No library is needed.
 
@@ -183,26 +185,27 @@ namespace tessera::inline v0_1::detail {
   return name + " does not exist or has no memory; the nodes with memory are: " + known;
 }
 
-/// Bytes of a node that are free or hold cached files; `unlimited` if unknown.
-[[nodiscard]] inline std::size_t numa_available(int node) noexcept {
+/// The sum of the numbers of KiB after labels of a meminfo file, in bytes; `unlimited` if it is unknown.
+[[nodiscard]] inline std::size_t sum_of_kib(const char* path,
+                                            std::initializer_list<const char*> labels) noexcept {
   std::size_t sum = 0;
-#if defined(__cpp_exceptions)
-  try {
-#endif
+  const auto read = [&] {
     std::string text;
-    if (!read_small_file("/sys/devices/system/node/node" + std::to_string(node) + "/meminfo", text))
-      return unlimited;
-    for (const char* const label : {"MemFree:", "Active(file):", "Inactive(file):"}) {
+    bool is_known = read_small_file(path, text);
+    for (const char* const label : labels) {
       std::size_t bytes = 0;
-      if (!read_kib_after(text, label, bytes)) return unlimited;
+      is_known = is_known && read_kib_after(text, label, bytes);
       sum += bytes;
     }
-#if defined(__cpp_exceptions)
-  } catch (...) {
-    return unlimited;
-  }
-#endif
-  return sum;
+    if (!is_known) sum = unlimited;
+  };
+  return try_run(read) ? sum : unlimited;
+}
+/// Bytes of a node that are free or hold cached files; `unlimited` if unknown.
+[[nodiscard]] inline std::size_t numa_available(int node) noexcept {
+  fixed_text path;
+  path.add("/sys/devices/system/node/node").add(static_cast<std::uint64_t>(node)).add("/meminfo");
+  return sum_of_kib(path.c_str(), {"MemFree:", "Active(file):", "Inactive(file):"});
 }
 
 }  // namespace tessera::inline v0_1::detail
