@@ -98,12 +98,13 @@ class library {
 
 /// The functions of CUDA's driver that a provider needs, and the library that has them.
 class calls {
+  // The functions below are found in it.
+  library library_;
+  std::string name_;
+
  public:
   ///   Throws:  cuda_driver_error if the library is missing, lacks a function or finds no device
-  explicit calls(const char* name) : library_(name), name_(name) {
-    find_all();
-    require_success(init(0), "cuInit");
-  }
+  explicit calls(const char* name) : library_(name), name_(name) { require_success(init(0), "cuInit"); }
   calls(const calls&) = delete;
   calls& operator=(const calls&) = delete;
 
@@ -120,47 +121,50 @@ class calls {
     if (r != success) fail(std::string(call) + ": " + describe(r));
   }
 
-  result (*init)(unsigned flags) = nullptr;
-  result (*get_error_name)(result, const char**) = nullptr;
-  result (*get_error_string)(result, const char**) = nullptr;
+  result (*init)(unsigned flags) = find("cuInit");
+  result (*get_error_name)(result, const char**) = find("cuGetErrorName");
+  result (*get_error_string)(result, const char**) = find("cuGetErrorString");
 
-  result (*device_get_count)(int*) = nullptr;
-  result (*device_get)(device_number*, int number) = nullptr;
-  result (*device_get_attribute)(int*, int attribute, device_number) = nullptr;
-  result (*device_total_memory)(std::size_t*, device_number) = nullptr;
-  result (*primary_context_retain)(context_handle*, device_number) = nullptr;
-  result (*primary_context_release)(device_number) = nullptr;
-  result (*context_get_current)(context_handle*) = nullptr;
-  result (*context_set_current)(context_handle) = nullptr;
-  result (*context_synchronize)() = nullptr;
+  result (*device_get_count)(int*) = find("cuDeviceGetCount");
+  result (*device_get)(device_number*, int number) = find("cuDeviceGet");
+  result (*device_get_attribute)(int*, int attribute, device_number) = find("cuDeviceGetAttribute");
+  result (*device_total_memory)(std::size_t*, device_number) = find("cuDeviceTotalMem_v2");
+  result (*primary_context_retain)(context_handle*, device_number) = find("cuDevicePrimaryCtxRetain");
+  result (*primary_context_release)(device_number) = find("cuDevicePrimaryCtxRelease_v2");
+  result (*context_get_current)(context_handle*) = find("cuCtxGetCurrent");
+  result (*context_set_current)(context_handle) = find("cuCtxSetCurrent");
+  result (*context_synchronize)() = find("cuCtxSynchronize");
 
-  result (*memory_allocate)(device_address*, std::size_t) = nullptr;
-  result (*memory_free)(device_address) = nullptr;
-  result (*memory_get_info)(std::size_t* free, std::size_t* total) = nullptr;
+  result (*memory_allocate)(device_address*, std::size_t) = find("cuMemAlloc_v2");
+  result (*memory_free)(device_address) = find("cuMemFree_v2");
+  result (*memory_get_info)(std::size_t* free, std::size_t* total) = find("cuMemGetInfo_v2");
 
-  result (*event_create)(event_handle*, unsigned flags) = nullptr;
-  result (*event_destroy)(event_handle) = nullptr;
-  result (*event_record)(event_handle, stream_handle) = nullptr;
-  result (*event_query)(event_handle) = nullptr;
-  result (*event_synchronize)(event_handle) = nullptr;
-  result (*stream_synchronize)(stream_handle) = nullptr;
-  result (*stream_wait_event)(stream_handle, event_handle, unsigned flags) = nullptr;
+  result (*event_create)(event_handle*, unsigned flags) = find("cuEventCreate");
+  result (*event_destroy)(event_handle) = find("cuEventDestroy_v2");
+  result (*event_record)(event_handle, stream_handle) = find("cuEventRecord");
+  result (*event_query)(event_handle) = find("cuEventQuery");
+  result (*event_synchronize)(event_handle) = find("cuEventSynchronize");
+  result (*stream_synchronize)(stream_handle) = find("cuStreamSynchronize");
+  result (*stream_wait_event)(stream_handle, event_handle, unsigned flags) = find("cuStreamWaitEvent");
 
-  result (*get_granularity)(std::size_t*, const memory_properties*, int which) = nullptr;
+  result (*get_granularity)(std::size_t*, const memory_properties*,
+                            int which) = find("cuMemGetAllocationGranularity");
   result (*address_reserve)(device_address*, std::size_t, std::size_t alignment, device_address wanted,
-                            unsigned long long flags) = nullptr;
-  result (*address_free)(device_address, std::size_t) = nullptr;
+                            unsigned long long flags) = find("cuMemAddressReserve");
+  result (*address_free)(device_address, std::size_t) = find("cuMemAddressFree");
   result (*memory_create)(memory_handle*, std::size_t, const memory_properties*,
-                          unsigned long long flags) = nullptr;
-  result (*memory_release)(memory_handle) = nullptr;
+                          unsigned long long flags) = find("cuMemCreate");
+  result (*memory_release)(memory_handle) = find("cuMemRelease");
   result (*memory_map)(device_address, std::size_t, std::size_t offset, memory_handle,
-                       unsigned long long flags) = nullptr;
-  result (*memory_unmap)(device_address, std::size_t) = nullptr;
-  result (*memory_set_access)(device_address, std::size_t, const memory_access*, std::size_t count) = nullptr;
+                       unsigned long long flags) = find("cuMemMap");
+  result (*memory_unmap)(device_address, std::size_t) = find("cuMemUnmap");
+  result (*memory_set_access)(device_address, std::size_t, const memory_access*,
+                              std::size_t count) = find("cuMemSetAccess");
   /// Null if the driver lacks it.
-  result (*stream_get_flags)(stream_handle, unsigned* flags) = nullptr;
+  result (*stream_get_flags)(stream_handle, unsigned* flags) = find_either("cuStreamGetFlags", nullptr);
   /// Null if neither the driver nor a loaded CUDA runtime has this function.
-  result (*exchange_capture_mode)(int* mode) = nullptr;
+  result (*exchange_capture_mode)(int* mode) = find_either("cuThreadExchangeStreamCaptureMode",
+                                                           "cudaThreadExchangeStreamCaptureMode");
 
   // If the driver lacks the next functions, a loaded CUDA runtime serves those of copies and of host memory.
   [[nodiscard]] result copy_to_host(void* to, device_address from, std::size_t bytes,
@@ -201,72 +205,39 @@ class calls {
                                        stream_handle s) const noexcept {
     return runtime_copy_ != nullptr ? runtime_copy_(to, from, bytes, kind, s) : not_supported;
   }
-  /// Finds a function in the driver or, by its own name there, in a loaded CUDA runtime.
-  template <typename Function>
-  void find_either(Function*& function, const char* in_driver, const char* in_runtime) {
-    void* found = in_driver != nullptr ? library_.find(in_driver) : nullptr;
-    if (found == nullptr && in_runtime != nullptr) found = ::dlsym(RTLD_DEFAULT, in_runtime);
-    function = reinterpret_cast<Function*>(found);
+  /// A function that was found, of whichever type.
+  struct found {
+    void* address;
+    template <typename Function>
+    operator Function*() const noexcept {
+      return reinterpret_cast<Function*>(address);
+    }
+  };
+  [[nodiscard]] found find(const char* name) const {
+    void* const address = library_.find(name);
+    if (address == nullptr) fail("the CUDA driver " + name_ + " has no function " + name);
+    return {address};
   }
-
-  template <typename Function>
-  void find(Function*& function, const char* name) {
-    function = reinterpret_cast<Function*>(library_.find(name));
-    if (function == nullptr) fail("the CUDA driver " + name_ + " has no function " + name);
-  }
-  void find_all() {
-    find(init, "cuInit");
-    find(get_error_name, "cuGetErrorName");
-    find(get_error_string, "cuGetErrorString");
-    find(device_get_count, "cuDeviceGetCount");
-    find(device_get, "cuDeviceGet");
-    find(device_get_attribute, "cuDeviceGetAttribute");
-    find(device_total_memory, "cuDeviceTotalMem_v2");
-    find(primary_context_retain, "cuDevicePrimaryCtxRetain");
-    find(primary_context_release, "cuDevicePrimaryCtxRelease_v2");
-    find(context_get_current, "cuCtxGetCurrent");
-    find(context_set_current, "cuCtxSetCurrent");
-    find(context_synchronize, "cuCtxSynchronize");
-    find(memory_allocate, "cuMemAlloc_v2");
-    find(memory_free, "cuMemFree_v2");
-    find(memory_get_info, "cuMemGetInfo_v2");
-    find(event_create, "cuEventCreate");
-    find(event_destroy, "cuEventDestroy_v2");
-    find(event_record, "cuEventRecord");
-    find(event_query, "cuEventQuery");
-    find(event_synchronize, "cuEventSynchronize");
-    find(stream_synchronize, "cuStreamSynchronize");
-    find(stream_wait_event, "cuStreamWaitEvent");
-    find(get_granularity, "cuMemGetAllocationGranularity");
-    find(address_reserve, "cuMemAddressReserve");
-    find(address_free, "cuMemAddressFree");
-    find(memory_create, "cuMemCreate");
-    find(memory_release, "cuMemRelease");
-    find(memory_map, "cuMemMap");
-    find(memory_unmap, "cuMemUnmap");
-    find(memory_set_access, "cuMemSetAccess");
-    find_either(stream_get_flags, "cuStreamGetFlags", nullptr);
-    find_either(memory_export_, "cuMemExportToShareableHandle", nullptr);
-    find_either(memory_import_, "cuMemImportFromShareableHandle", nullptr);
-    find_either(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode",
-                "cudaThreadExchangeStreamCaptureMode");
-    find_either(memory_copy_to_host_, "cuMemcpyDtoHAsync_v2", nullptr);
-    find_either(memory_copy_to_device_, "cuMemcpyHtoDAsync_v2", nullptr);
-    find_either(runtime_copy_, nullptr, "cudaMemcpyAsync");
-    find_either(host_register_, "cuMemHostRegister_v2", "cudaHostRegister");
-    find_either(host_unregister_, "cuMemHostUnregister", "cudaHostUnregister");
+  /// Finds a function in the driver or, by its own name there, in a loaded CUDA runtime; null if neither has it.
+  [[nodiscard]] found find_either(const char* in_driver, const char* in_runtime) const noexcept {
+    void* const address = in_driver != nullptr ? library_.find(in_driver) : nullptr;
+    return {address == nullptr && in_runtime != nullptr ? ::dlsym(RTLD_DEFAULT, in_runtime) : address};
   }
 
   // Null if the driver lacks them.
-  result (*memory_export_)(void* made, memory_handle, int type, unsigned long long flags) = nullptr;
-  result (*memory_import_)(memory_handle*, void* from, int type) = nullptr;
-  result (*memory_copy_to_host_)(void*, device_address, std::size_t, stream_handle) = nullptr;
-  result (*memory_copy_to_device_)(device_address, const void*, std::size_t, stream_handle) = nullptr;
-  result (*runtime_copy_)(void*, const void*, std::size_t, int kind, stream_handle) = nullptr;
-  result (*host_register_)(void*, std::size_t, unsigned flags) = nullptr;
-  result (*host_unregister_)(void*) = nullptr;
-  library library_;
-  std::string name_;
+  result (*memory_export_)(void* made, memory_handle, int type,
+                           unsigned long long flags) = find_either("cuMemExportToShareableHandle", nullptr);
+  result (*memory_import_)(memory_handle*, void* from,
+                           int type) = find_either("cuMemImportFromShareableHandle", nullptr);
+  result (*memory_copy_to_host_)(void*, device_address, std::size_t,
+                                 stream_handle) = find_either("cuMemcpyDtoHAsync_v2", nullptr);
+  result (*memory_copy_to_device_)(device_address, const void*, std::size_t,
+                                   stream_handle) = find_either("cuMemcpyHtoDAsync_v2", nullptr);
+  result (*runtime_copy_)(void*, const void*, std::size_t, int kind,
+                          stream_handle) = find_either(nullptr, "cudaMemcpyAsync");
+  result (*host_register_)(void*, std::size_t, unsigned flags) = find_either("cuMemHostRegister_v2",
+                                                                             "cudaHostRegister");
+  result (*host_unregister_)(void*) = find_either("cuMemHostUnregister", "cudaHostUnregister");
 };
 
 /// Holds a device, its primary context, which CUDA's runtime also uses, and the latest error.

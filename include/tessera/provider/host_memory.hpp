@@ -159,7 +159,7 @@ class host_registered {
 struct host_chunk {
   struct give_back {
     std::size_t bytes;
-    void operator()(host_bank* bank) const noexcept { bank->created -= bytes; }
+    void operator()(host_bank* of) const noexcept { of->created -= bytes; }
   };
   host_descriptor file;  ///< empty once the handle is destroyed
   page_kind kind;

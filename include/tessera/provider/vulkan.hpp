@@ -69,68 +69,58 @@ class vulkan_error : public std::runtime_error {
 
 /// The functions of Vulkan 1.2 that allocate memory, and make buffers and images in it. They are in a table, so that a program
 /// may load Vulkan as it likes, and a test can make each call fail.
-struct vulkan_functions {
+class vulkan_functions {
+  PFN_vkGetInstanceProcAddr find_;
+  VkInstance instance_;
+  VkDevice device_;
+  PFN_vkGetDeviceProcAddr find_in_device_ = of_instance("vkGetDeviceProcAddr");
+
+ public:
   ///   Throws:  vulkan_error if a function is missing
-  vulkan_functions(PFN_vkGetInstanceProcAddr find, VkInstance instance, VkDevice device) {
-    const auto of_instance = [&](auto& function, const char* name) {
-      set(function, find(instance, name), name);
-    };
-    PFN_vkGetDeviceProcAddr find_in_device = nullptr;
-    of_instance(find_in_device, "vkGetDeviceProcAddr");
-    const auto of_device = [&](auto& function, const char* name) {
-      set(function, find_in_device(device, name), name);
-    };
-    of_instance(get_properties, "vkGetPhysicalDeviceProperties2");
-    of_instance(get_memory_properties, "vkGetPhysicalDeviceMemoryProperties2");
-    of_device(allocate_memory, "vkAllocateMemory");
-    of_device(free_memory, "vkFreeMemory");
-    of_device(map_memory, "vkMapMemory");
-    of_device(flush, "vkFlushMappedMemoryRanges");
-    of_device(invalidate, "vkInvalidateMappedMemoryRanges");
-    of_device(create_semaphore, "vkCreateSemaphore");
-    of_device(destroy_semaphore, "vkDestroySemaphore");
-    of_device(get_semaphore_value, "vkGetSemaphoreCounterValue");
-    of_device(wait_semaphores, "vkWaitSemaphores");
-    of_device(queue_submit, "vkQueueSubmit");
-    of_device(create_buffer, "vkCreateBuffer");
-    of_device(destroy_buffer, "vkDestroyBuffer");
-    of_device(get_buffer_requirements, "vkGetBufferMemoryRequirements2");
-    of_device(bind_buffer, "vkBindBufferMemory");
-    of_device(create_image, "vkCreateImage");
-    of_device(destroy_image, "vkDestroyImage");
-    of_device(get_image_requirements, "vkGetImageMemoryRequirements2");
-    of_device(bind_image, "vkBindImageMemory");
-  }
+  vulkan_functions(PFN_vkGetInstanceProcAddr find, VkInstance instance, VkDevice device)
+      : find_(find), instance_(instance), device_(device) {}
 
   ///@{
   /// The function of Vulkan that the type names. None is null after the constructor.
-  PFN_vkGetPhysicalDeviceProperties2 get_properties = nullptr;
-  PFN_vkGetPhysicalDeviceMemoryProperties2 get_memory_properties = nullptr;
-  PFN_vkAllocateMemory allocate_memory = nullptr;
-  PFN_vkFreeMemory free_memory = nullptr;
-  PFN_vkMapMemory map_memory = nullptr;
-  PFN_vkFlushMappedMemoryRanges flush = nullptr;
-  PFN_vkInvalidateMappedMemoryRanges invalidate = nullptr;
-  PFN_vkCreateSemaphore create_semaphore = nullptr;
-  PFN_vkDestroySemaphore destroy_semaphore = nullptr;
-  PFN_vkGetSemaphoreCounterValue get_semaphore_value = nullptr;
-  PFN_vkWaitSemaphores wait_semaphores = nullptr;
-  PFN_vkQueueSubmit queue_submit = nullptr;
-  PFN_vkCreateBuffer create_buffer = nullptr;
-  PFN_vkDestroyBuffer destroy_buffer = nullptr;
-  PFN_vkGetBufferMemoryRequirements2 get_buffer_requirements = nullptr;
-  PFN_vkBindBufferMemory bind_buffer = nullptr;
-  PFN_vkCreateImage create_image = nullptr;
-  PFN_vkDestroyImage destroy_image = nullptr;
-  PFN_vkGetImageMemoryRequirements2 get_image_requirements = nullptr;
-  PFN_vkBindImageMemory bind_image = nullptr;
+  PFN_vkGetPhysicalDeviceProperties2 get_properties = of_instance("vkGetPhysicalDeviceProperties2");
+  PFN_vkGetPhysicalDeviceMemoryProperties2 get_memory_properties =
+      of_instance("vkGetPhysicalDeviceMemoryProperties2");
+  PFN_vkAllocateMemory allocate_memory = of_device("vkAllocateMemory");
+  PFN_vkFreeMemory free_memory = of_device("vkFreeMemory");
+  PFN_vkMapMemory map_memory = of_device("vkMapMemory");
+  PFN_vkFlushMappedMemoryRanges flush = of_device("vkFlushMappedMemoryRanges");
+  PFN_vkInvalidateMappedMemoryRanges invalidate = of_device("vkInvalidateMappedMemoryRanges");
+  PFN_vkCreateSemaphore create_semaphore = of_device("vkCreateSemaphore");
+  PFN_vkDestroySemaphore destroy_semaphore = of_device("vkDestroySemaphore");
+  PFN_vkGetSemaphoreCounterValue get_semaphore_value = of_device("vkGetSemaphoreCounterValue");
+  PFN_vkWaitSemaphores wait_semaphores = of_device("vkWaitSemaphores");
+  PFN_vkQueueSubmit queue_submit = of_device("vkQueueSubmit");
+  PFN_vkCreateBuffer create_buffer = of_device("vkCreateBuffer");
+  PFN_vkDestroyBuffer destroy_buffer = of_device("vkDestroyBuffer");
+  PFN_vkGetBufferMemoryRequirements2 get_buffer_requirements = of_device("vkGetBufferMemoryRequirements2");
+  PFN_vkBindBufferMemory bind_buffer = of_device("vkBindBufferMemory");
+  PFN_vkCreateImage create_image = of_device("vkCreateImage");
+  PFN_vkDestroyImage destroy_image = of_device("vkDestroyImage");
+  PFN_vkGetImageMemoryRequirements2 get_image_requirements = of_device("vkGetImageMemoryRequirements2");
+  PFN_vkBindImageMemory bind_image = of_device("vkBindImageMemory");
   ///@}
 
  private:
-  template <typename Function>
-  static void set(Function& function, PFN_vkVoidFunction found, const char* name) {
-    function = reinterpret_cast<Function>(found);
+  /// A function that was found, of whichever type.
+  struct found {
+    PFN_vkVoidFunction function;
+    template <typename Function>
+    operator Function() const noexcept {
+      return reinterpret_cast<Function>(function);
+    }
+  };
+  [[nodiscard]] found of_instance(const char* name) const { return checked(find_(instance_, name), name); }
+  [[nodiscard]] found of_device(const char* name) const {
+    return checked(find_in_device_(device_, name), name);
+  }
+  [[nodiscard]] static found checked(PFN_vkVoidFunction function, const char* name) {
     if (function == nullptr) detail::raise(vulkan_error(name, VK_ERROR_EXTENSION_NOT_PRESENT));
+    return {function};
   }
 };
 
@@ -567,7 +557,7 @@ namespace tessera::inline v0_1::provider {
 /// Vulkan's headers, of version 1.2 or later, are not in the include path.
 class vulkan_error;
 /// Vulkan's headers, of version 1.2 or later, are not in the include path.
-struct vulkan_functions;
+class vulkan_functions;
 /// Vulkan's headers, of version 1.2 or later, are not in the include path.
 class vulkan_timelines;
 /// Vulkan's headers, of version 1.2 or later, are not in the include path.
