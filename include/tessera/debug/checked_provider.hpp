@@ -307,21 +307,14 @@ class checked_provider : public provider::provider_adaptor<Device> {
   using rule = detail::provider_shadow::rule;
   static constexpr bool knows_order =
       provider::ordering_provider<Device> && !detail::completion_may_lag<Device>;
-  template <typename Handle>
-  static constexpr bool has_padding =
-      std::is_trivially_copyable_v<Handle> && !std::has_unique_object_representations_v<Handle>;
 
  public:
   /// Whether handles of physical memory are compared, and their maps checked.
-  static constexpr bool checks_handles = [] {
-    if constexpr (requires { typename Device::physical; }) {
-      using handle = typename Device::physical;
-      return std::is_trivially_copyable_v<handle> &&
-             (!has_padding<handle> || std::equality_comparable<handle>);
-    } else {
-      return false;
-    }
-  }();
+  static constexpr bool checks_handles = requires {
+    requires std::is_trivially_copyable_v<typename Device::physical>;
+    requires std::has_unique_object_representations_v<typename Device::physical> ||
+                 std::equality_comparable<typename Device::physical>;
+  };
   using event = detail::checked_event<Device>;
   using typename provider::provider_adaptor<Device>::physical;
   using typename provider::provider_adaptor<Device>::shareable;
@@ -563,15 +556,13 @@ class checked_provider : public provider::provider_adaptor<Device> {
     return true;
   }
   [[nodiscard]] static constexpr detail::provider_shadow::equality equality_of_handles() noexcept {
-    if constexpr (checks_handles) {
-      if constexpr (has_padding<physical>)
-        return [](const std::string& one, const std::string& other) noexcept {
-          physical a{}, b{};
-          std::memcpy(&a, one.data(), sizeof a);
-          std::memcpy(&b, other.data(), sizeof b);
-          return a == b;
-        };
-    }
+    if constexpr (checks_handles && !std::has_unique_object_representations_v<physical>)
+      return [](const std::string& one, const std::string& other) noexcept {
+        physical a{}, b{};
+        std::memcpy(&a, one.data(), sizeof a);
+        std::memcpy(&b, other.data(), sizeof b);
+        return a == b;
+      };
     return nullptr;
   }
   struct owned_device {

@@ -98,7 +98,8 @@ class simulated_device : public detail::simulated_streams {
   [[nodiscard]] simulated_device another_bank(const options& settings) const {
     if (settings.device != memory_->device())
       detail::fatal("simulated_device: options.device must be the number of the device in another_bank()");
-    return simulated_device(settings, process_, now_ns());
+    return simulated_device(checked(settings), detail::counted_ptr(new detail::simulated_memory(settings)),
+                            process_, now_ns());
   }
   /// Whether the other provider is this one, or another bank of it.
   [[nodiscard]] bool shares_addresses_with(const simulated_device& other) const noexcept {
@@ -227,29 +228,24 @@ class simulated_device : public detail::simulated_streams {
                                  const detail::counted_ptr<detail::simulated_machine>& machine,
                                  std::uint64_t now_ns)
       : simulated_device(checked(settings, *machine), machine,
-                         detail::counted_ptr(new detail::simulated_memory(
-                             settings.device, budgets_of(settings), settings.page_granularity)),
-                         now_ns) {
+                         detail::counted_ptr(new detail::simulated_memory(settings)), now_ns) {
     machine->devices[settings.device] = true;
   }
   [[gnu::cold]] simulated_device(const options& settings,
-                                 detail::counted_ptr<detail::simulated_machine> machine,
-                                 detail::counted_ptr<detail::simulated_memory> memory, std::uint64_t now_ns)
+                                 const detail::counted_ptr<detail::simulated_machine>& machine,
+                                 const detail::counted_ptr<detail::simulated_memory>& memory,
+                                 std::uint64_t now_ns)
+      : simulated_device(
+            settings, memory,
+            detail::counted_ptr(new detail::simulated_process(machine, memory, settings.address_seed)),
+            now_ns) {}
+  [[gnu::cold]] simulated_device(const options& settings,
+                                 detail::counted_ptr<detail::simulated_memory> memory,
+                                 detail::counted_ptr<detail::simulated_process> process, std::uint64_t now_ns)
       : detail::simulated_streams(settings.costs, settings.fail_every, settings.log_calls),
         options_(settings),
-        memory_(memory),
-        process_(
-            new detail::simulated_process(std::move(machine), std::move(memory), settings.address_seed)) {
-    advance(now_ns);
-  }
-  [[gnu::cold]] simulated_device(const options& settings,
-                                 const detail::counted_ptr<detail::simulated_process>& process,
-                                 std::uint64_t now_ns)
-      : detail::simulated_streams(settings.costs, settings.fail_every, settings.log_calls),
-        options_(checked(settings)),
-        memory_(new detail::simulated_memory(process->memory()->device(), budgets_of(settings),
-                                             settings.page_granularity)),
-        process_(process) {
+        memory_(std::move(memory)),
+        process_(std::move(process)) {
     advance(now_ns);
   }
 
@@ -267,15 +263,6 @@ class simulated_device : public detail::simulated_streams {
     if (o.device >= detail::simulated_machine::max_devices)
       detail::fatal("simulated_device: options.device must be below 255");
     return o;
-  }
-  [[nodiscard]] static detail::simulated_budgets budgets_of(const options& o) noexcept {
-    return {o.capacity,
-            o.normal_budget,
-            o.huge_budget,
-            o.giant_budget,
-            o.peer_to_peer_budget,
-            o.low_bandwidth_budget,
-            o.high_bandwidth_budget};
   }
   /// Makes a call about the memory at `p`, and returns whether it worked.
   template <typename F>

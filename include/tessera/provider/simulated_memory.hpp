@@ -47,23 +47,23 @@ class counted_ptr {
   T* object_ = nullptr;
 };
 
-/// The memory of a simulated device in bytes: the total, and the limit of each kind.
-struct simulated_budgets {
-  std::size_t capacity;
-  std::size_t normal, huge, giant;
-  std::size_t peer_to_peer;
-  std::size_t low_bandwidth, high_bandwidth;
-};
-
 /// The physical memory of one simulated device, shared by all its processes.
 class simulated_memory : public reference_count {
  public:
-  simulated_memory(unsigned device, const simulated_budgets& all, std::size_t page_granularity)
-      : device_(device),
-        all_(all),
-        left_(all),
-        page_granularity_(page_granularity),
-        next_address_((std::uintptr_t{device} + 1) * max_addresses) {}
+  /// Has the memory that the options of a simulated_device give it.
+  template <typename Options>
+  explicit simulated_memory(const Options& of)
+      : device_(of.device),
+        capacity_(of.capacity),
+        left_{of.capacity,
+              of.normal_budget,
+              of.huge_budget,
+              of.giant_budget,
+              of.peer_to_peer_budget,
+              of.low_bandwidth_budget,
+              of.high_bandwidth_budget},
+        page_granularity_(of.page_granularity),
+        next_address_((std::uintptr_t{device_} + 1) * max_addresses) {}
 
   /// The addresses of a device, far above those of a real process.
   static constexpr std::size_t max_addresses = std::size_t{1} << 56;
@@ -113,7 +113,7 @@ class simulated_memory : public reference_count {
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept {
     return kind.size == page_kind::page_size::normal ? page_granularity_ : kind.granularity();
   }
-  [[nodiscard]] std::size_t used() const noexcept { return all_.capacity - left_.capacity; }
+  [[nodiscard]] std::size_t used() const noexcept { return capacity_ - left_.capacity; }
   [[nodiscard]] std::size_t peak_used() const noexcept { return peak_; }
 
  private:
@@ -130,8 +130,13 @@ class simulated_memory : public reference_count {
   }
 
   unsigned device_;
-  simulated_budgets all_;
-  simulated_budgets left_;
+  std::size_t capacity_;
+  struct budgets {
+    std::size_t capacity;
+    std::size_t normal, huge, giant;
+    std::size_t peer_to_peer;
+    std::size_t low_bandwidth, high_bandwidth;
+  } left_;
   std::size_t page_granularity_;
   std::uintptr_t next_address_;
   std::size_t peak_ = 0;
