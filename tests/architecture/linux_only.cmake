@@ -6,7 +6,7 @@ set(for_linux debug/guard_pages.hpp debug/guarded.hpp debug/thread_checked.hpp i
               provider/cuda_calls.hpp provider/cuda_driver.hpp provider/cuda_sharing.hpp
               provider/host_file.hpp provider/host_sharing.hpp provider/numa_nodes.hpp)
 # The headers that make the calls of whichever system it is.
-set(for_each_system provider/host_memory.hpp provider/host_pinned.hpp provider/host_posix.hpp provider/host_windows.hpp)
+set(for_each_system provider/host_memory.hpp provider/host_pinned.hpp provider/host_windows.hpp)
 # Headers of the system.
 set(system arpa/inet.h cxxabi.h dirent.h dlfcn.h execinfo.h fcntl.h linux/memfd.h netinet/in.h poll.h pthread.h sched.h semaphore.h
            signal.h spawn.h sys/eventfd.h sys/file.h sys/ioctl.h sys/mman.h sys/prctl.h sys/random.h sys/resource.h sys/socket.h
