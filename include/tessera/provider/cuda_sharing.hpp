@@ -259,56 +259,6 @@ inline constexpr long pidfd_open = 434, pidfd_getfd = 438;
   fail(what);
 }
 
-/// A range of addresses with memory of other processes. The destructor unmaps it.
-class foreign_range {
- public:
-  explicit foreign_range(const primary_context& context) noexcept : context_(context) {}
-  foreign_range(const foreign_range&) = delete;
-  foreign_range& operator=(const foreign_range&) = delete;
-  ~foreign_range() {
-    const context_guard guard(context_);
-    if (!guard || bytes_ == 0) return;
-    const calls& cu = context_.calls();
-    for (const auto& [at, bytes] : mapped_)
-      (void)context_.succeeded("cuMemUnmap", cu.memory_unmap(at, bytes));
-    (void)context_.succeeded("cuMemAddressFree", cu.address_free(begin_, bytes_));
-  }
-
-  ///   Throws:  cuda_driver_error, as the functions below
-  void reserve(std::size_t bytes) {
-    context_.calls().require_success(context_.calls().address_reserve(&begin_, bytes, 0, 0, 0),
-                                     "cuMemAddressReserve");
-    bytes_ = bytes;
-  }
-  /// Maps the memory behind a descriptor after what is mapped.
-  void map(const host_descriptor& file, std::size_t bytes) {
-    const calls& cu = context_.calls();
-    mapped_.reserve(mapped_.size() + 1);
-    memory_handle memory = 0;
-    cu.require_success(cu.import_file(memory, file.get()), "cuMemImportFromShareableHandle");
-    const device_address at = mapped_.empty() ? begin_ : mapped_.back().first + mapped_.back().second;
-    const result answer = cu.memory_map(at, bytes, 0, memory, 0);
-    // A mapping keeps its memory without the handle.
-    (void)cu.memory_release(memory);
-    cu.require_success(answer, "cuMemMap");
-    mapped_.emplace_back(at, bytes);
-  }
-  void grant(device_number device) {
-    const memory_access wanted{{location_is_device, device}, read_and_write};
-    for (const auto& [at, bytes] : mapped_)
-      context_.calls().require_success(context_.calls().memory_set_access(at, bytes, &wanted, 1),
-                                       "cuMemSetAccess");
-  }
-  [[nodiscard]] void* begin() const noexcept { return pointer_to(begin_); }
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-
- private:
-  const primary_context& context_;
-  std::size_t bytes_ = 0;
-  device_address begin_ = 0;
-  std::vector<std::pair<device_address, std::size_t>> mapped_;
-};
-
 }  // namespace tessera::inline v0_1::detail::cuda
 
 namespace tessera::inline v0_1::provider {
@@ -321,35 +271,68 @@ class cuda_shared_range {
   ///            descriptors, or if the driver fails
   cuda_shared_range(const cuda_driver& driver, int device, const std::vector<int>& peers,
                     std::string_view handle)
-      : context_(driver.calls(), device) {
+      : cuda_shared_range(driver, device) {
     namespace cuda = detail::cuda;
     const cuda::chunk_list list = cuda::read_handle(handle);
     const cuda::context_guard guard(context_);
     if (!guard) cuda::fail(context_.last_error());
     std::size_t bytes = 0;
     for (const std::size_t of_chunk : list.bytes) bytes += of_chunk;
-    range_.reserve(bytes);
+    const cuda::calls& cu = context_.calls();
+    cu.require_success(cu.address_reserve(&begin_, bytes, 0, 0, 0), "cuMemAddressReserve");
+    bytes_ = bytes;
     const detail::host_descriptor process = cuda::open_process(list.process);
     for (std::size_t i = 0; i < list.files.size(); ++i)
-      range_.map(cuda::copy_file(list.process, process, list.files[i]), list.bytes[i]);
-    range_.grant(device);
-    for (const int peer : peers) range_.grant(peer);
+      map(cuda::copy_file(list.process, process, list.files[i]), list.bytes[i]);
+    grant(device);
+    for (const int peer : peers) grant(peer);
   }
   cuda_shared_range(const cuda_shared_range&) = delete;
   cuda_shared_range& operator=(const cuda_shared_range&) = delete;
   ~cuda_shared_range() {
     const detail::cuda::context_guard guard(context_);
+    if (!guard || bytes_ == 0) return;
+    const detail::cuda::calls& cu = context_.calls();
     // Work of this process may still use the memory.
-    if (guard) (void)context_.succeeded("cuCtxSynchronize", context_.calls().context_synchronize());
+    (void)context_.succeeded("cuCtxSynchronize", cu.context_synchronize());
+    for (const auto& [at, bytes] : mapped_)
+      (void)context_.succeeded("cuMemUnmap", cu.memory_unmap(at, bytes));
+    (void)context_.succeeded("cuMemAddressFree", cu.address_free(begin_, bytes_));
   }
   /// The address of the first byte in this process.
-  [[nodiscard]] void* begin() const noexcept { return range_.begin(); }
+  [[nodiscard]] void* begin() const noexcept { return detail::pointer_to(begin_); }
   /// Bytes of all chunks together.
-  [[nodiscard]] std::size_t bytes() const noexcept { return range_.bytes(); }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
+  /// Has no chunks yet. The destructor then also runs if one of them cannot be mapped.
+  cuda_shared_range(const cuda_driver& driver, int device) : context_(driver.calls(), device) {}
+
+  /// Maps the memory behind a descriptor after what is mapped.
+  void map(const detail::host_descriptor& file, std::size_t bytes) {
+    const detail::cuda::calls& cu = context_.calls();
+    mapped_.reserve(mapped_.size() + 1);
+    detail::cuda::memory_handle memory = 0;
+    cu.require_success(cu.import_file(memory, file.get()), "cuMemImportFromShareableHandle");
+    const auto at = mapped_.empty() ? begin_ : mapped_.back().first + mapped_.back().second;
+    const detail::cuda::result answer = cu.memory_map(at, bytes, 0, memory, 0);
+    // A mapping keeps its memory without the handle.
+    (void)cu.memory_release(memory);
+    cu.require_success(answer, "cuMemMap");
+    mapped_.emplace_back(at, bytes);
+  }
+  void grant(int device) {
+    namespace cuda = detail::cuda;
+    const cuda::memory_access wanted{{cuda::location_is_device, device}, cuda::read_and_write};
+    for (const auto& [at, bytes] : mapped_)
+      context_.calls().require_success(context_.calls().memory_set_access(at, bytes, &wanted, 1),
+                                       "cuMemSetAccess");
+  }
+
   detail::cuda::primary_context context_;
-  detail::cuda::foreign_range range_{context_};
+  detail::cuda::device_address begin_ = 0;
+  std::size_t bytes_ = 0;
+  std::vector<std::pair<detail::cuda::device_address, std::size_t>> mapped_;
 };
 
 }  // namespace tessera::inline v0_1::provider
