@@ -163,43 +163,42 @@ class provider_call {
   constexpr operator kind() const noexcept { return kind_; }
 
   /// The name of the member, for messages; it lives as long as the program.
-  [[nodiscard]] constexpr const char* name() const noexcept {
-    constexpr const char* names[] = {"acquire",
-                                     "release",
-                                     "reserve",
-                                     "unreserve",
-                                     "create",
-                                     "destroy",
-                                     "map",
-                                     "grant",
-                                     "unmap",
-                                     "record",
-                                     "wait",
-                                     "synchronize",
-                                     "make_wait",
-                                     "reclaim",
-                                     "export_memory",
-                                     "allow",
-                                     "import_memory",
-                                     "register_memory",
-                                     "unregister_memory",
-                                     "enable_peer_access",
-                                     "copy_to_host",
-                                     "copy_to_device",
-                                     "query",
-                                     "discard",
-                                     "has_stream",
-                                     "position",
-                                     "is_done",
-                                     "is_ordered_after"};
-    return names[kind_];
-  }
+  [[nodiscard]] constexpr const char* name() const noexcept { return names[kind_]; }
   /// Whether the call may take long, because the device's driver executes it.
   [[nodiscard]] constexpr bool may_take_long() const noexcept { return kind_ <= synchronize; }
   /// Whether the contract of a provider allows the call to fail. A failed call returns false or null.
   [[nodiscard]] constexpr bool may_fail() const noexcept { return kind_ <= copy_to_device; }
 
  private:
+  static constexpr const char* names[] = {"acquire",
+                                          "release",
+                                          "reserve",
+                                          "unreserve",
+                                          "create",
+                                          "destroy",
+                                          "map",
+                                          "grant",
+                                          "unmap",
+                                          "record",
+                                          "wait",
+                                          "synchronize",
+                                          "make_wait",
+                                          "reclaim",
+                                          "export_memory",
+                                          "allow",
+                                          "import_memory",
+                                          "register_memory",
+                                          "unregister_memory",
+                                          "enable_peer_access",
+                                          "copy_to_host",
+                                          "copy_to_device",
+                                          "query",
+                                          "discard",
+                                          "has_stream",
+                                          "position",
+                                          "is_done",
+                                          "is_ordered_after"};
+
   kind kind_;
 };
 
