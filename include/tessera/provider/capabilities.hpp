@@ -229,7 +229,7 @@ template <typename D>
 inline constexpr bool completion_may_lag = requires { requires bool(D::completion_may_lag); };
 
 template <typename D>
-inline constexpr bool trusts_handles = requires { requires D::trusts_handles; };
+inline constexpr bool trusts_handles = requires { requires bool(D::trusts_handles); };
 template <typename D>
 inline constexpr bool copies_page_locked = requires { requires bool(D::copies_page_locked); };
 
