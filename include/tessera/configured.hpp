@@ -83,19 +83,7 @@ inline constexpr std::size_t most_pools<std::variant<Holder...>> = (std::max)({p
 /// Statistics with further pools, which are empty.
 template <std::size_t Pools, std::size_t Own>
 [[nodiscard]] statistics<Pools> with_pools(const statistics<Own>& from) noexcept {
-  statistics<Pools> result{.all = from.all,
-                           .pool = {},
-                           .oversize_allocations = from.oversize_allocations,
-                           .oversize_segments = from.oversize_segments,
-                           .device_bytes = from.device_bytes,
-                           .unbacked_bytes = from.unbacked_bytes,
-                           .num_alloc_retries = from.num_alloc_retries,
-                           .num_ooms = from.num_ooms,
-                           .num_oom_rejections = from.num_oom_rejections,
-                           .num_sync_all_streams = from.num_sync_all_streams,
-                           .num_device_alloc = from.num_device_alloc,
-                           .num_device_free = from.num_device_free,
-                           .max_split_size = from.max_split_size};
+  statistics<Pools> result{from, from.all, {}, from.max_split_size};
   std::copy(from.pool.begin(), from.pool.end(), result.pool.begin());
   return result;
 }

@@ -47,11 +47,8 @@ template <std::size_t Pools>
 void add_to(statistics<Pools>& sum, const statistics<Pools>& part) noexcept {
   add_to(sum.all, part.all);
   for (std::size_t in = 0; in < Pools; ++in) add_to(sum.pool[in], part.pool[in]);
-  add_to(sum.oversize_allocations, part.oversize_allocations);
-  add_to(sum.oversize_segments, part.oversize_segments);
-  add_to(sum.device_bytes, part.device_bytes);
-  add_to(sum.unbacked_bytes, part.unbacked_bytes);
-  for (const event_count<Pools>& c : event_counts<Pools>) sum.*c.of += part.*c.of;
+  for (const whole_counter& c : whole_counters) add_to(sum.*c.of, part.*c.of);
+  for (const event_count& c : event_counts) sum.*c.of += part.*c.of;
   sum.max_split_size = part.max_split_size;
 }
 

@@ -217,14 +217,11 @@ struct pool_statistics {
   counter inactive_split_bytes;  ///< bytes of these blocks
 };
 
-/// An allocator's statistics; `num_` values count since the start or the last reset_accumulated_statistics().
-template <std::size_t Pools>
-struct statistics {
-  /// Sums over all pools. A peak is that of the sum, not a sum of peaks; `per_stream` has a bound of it.
-  pool_statistics all;
-  std::array<pool_statistics, Pools> pool;  ///< by the number that the pools policy gives
-  counter oversize_allocations;             ///< live blocks of at least max_split_size
-  counter oversize_segments;                ///< segments of at least max_split_size
+/// The counters of an allocator that are not kept for each pool; `num_` values count since the start or the last
+/// reset_accumulated_statistics().
+struct allocator_counters {
+  counter oversize_allocations;  ///< live blocks of at least max_split_size
+  counter oversize_segments;     ///< segments of at least max_split_size
   /// Bytes that the device has given and not taken back. Unlike `reserved_bytes`, its peak includes memory
   /// acquired for a failed request, and memory that the device failed to release.
   counter device_bytes;
@@ -238,7 +235,15 @@ struct statistics {
   std::uint64_t num_sync_all_streams = 0;  ///< waits for the pending frees of all groups or of one
   std::uint64_t num_device_alloc = 0;      ///< segments acquired; in ranges, times that memory was mapped
   std::uint64_t num_device_free = 0;       ///< segments released; in ranges, times that memory was unmapped
-  std::size_t max_split_size = unlimited;  ///< bytes from which a block or segment is oversize
+};
+
+/// An allocator's statistics.
+template <std::size_t Pools>
+struct statistics : allocator_counters {
+  /// Sums over all pools. A peak is that of the sum, not a sum of peaks; `per_stream` has a bound of it.
+  pool_statistics all;
+  std::array<pool_statistics, Pools> pool;  ///< by the number that the pools policy gives
+  std::size_t max_split_size = unlimited;   ///< bytes from which a block or segment is oversize
 };
 
 /// Decides which of the fitting free blocks serves first.

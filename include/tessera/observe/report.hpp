@@ -21,24 +21,13 @@ namespace tessera::inline v0_1::observe {
 /// counters.
 ///
 ///     std::puts(tessera::observe::memory_report(allocator).table().c_str());
-struct memory_report {
-  /// A count of events, one of the `num_` members of statistics.
-  struct count {
-    const char* name;     ///< as in PyTorch's memory_stats(), if PyTorch has it; lives as long as the program
-    std::uint64_t value;  ///< since the start or the last reset_accumulated_statistics()
-  };
+struct memory_report : allocator_counters {
   usage now{};  ///< the use of the memory; of a planned, with the plan
   std::size_t non_releasable =
       0;  ///< cached bytes that trim() cannot release, as live blocks share their segments
-  std::size_t metadata_bytes = 0;      ///< bytes of host memory that describe the blocks
-  pool_statistics all{};               ///< sums over all pools
-  std::vector<pool_statistics> pools;  ///< by the number that the pools policy gives
-  counter oversize_allocations{};      ///< live blocks of at least max_split_size
-  counter oversize_segments{};         ///< segments of at least max_split_size
-  counter device_bytes{};              ///< bytes that the device has given and not taken back
-  counter unbacked_bytes{};            ///< bytes of blocks without memory, which an extension gave back
-  /// In the order of the members of statistics.
-  std::array<count, std::size(detail::event_counts<1>)> counts{};
+  std::size_t metadata_bytes = 0;          ///< bytes of host memory that describe the blocks
+  pool_statistics all{};                   ///< sums over all pools
+  std::vector<pool_statistics> pools;      ///< by the number that the pools policy gives
   std::size_t max_split_size = unlimited;  ///< bytes
   std::array<provider::call_times::summary, provider::call_times::count>
       calls{};  ///< in microseconds; only with a `timed` provider
@@ -80,16 +69,9 @@ struct memory_report {
     front.for_each_allocator([this](auto& one) { non_releasable += detail::non_releasable_bytes(one); });
     detail::visit_plan_of(front, [this](const auto& plan) { non_releasable += plan.non_releasable(); });
     const auto statistics = front.statistics();
-    constexpr std::size_t pool_count = std::tuple_size_v<decltype(statistics.pool)>;
     all = statistics.all;
     pools.assign(statistics.pool.begin(), statistics.pool.end());
-    oversize_allocations = statistics.oversize_allocations;
-    oversize_segments = statistics.oversize_segments;
-    device_bytes = statistics.device_bytes;
-    unbacked_bytes = statistics.unbacked_bytes;
-    for (std::size_t i = 0; i < counts.size(); ++i)
-      counts[i] = {detail::event_counts<pool_count>[i].name,
-                   statistics.*detail::event_counts<pool_count>[i].of};
+    static_cast<allocator_counters&>(*this) = statistics;
     max_split_size = statistics.max_split_size;
   }
 };
@@ -116,12 +98,11 @@ class report_formatter {
       for (std::size_t i = 0; i < report_.pools.size() && report_.pools.size() > 1; ++i)
         row("  " + report_.pool_name(i), report_.pools[i].*c.of, is_bytes(c.name));
     }
-    row("oversize_allocations", report_.oversize_allocations);
-    row("oversize_segments", report_.oversize_segments);
-    row("device_bytes", report_.device_bytes);
-    if (report_.unbacked_bytes.peak > 0) row("unbacked_bytes", report_.unbacked_bytes);
-    for (const observe::memory_report::count& c : report_.counts)
-      add("%-26s%14" PRIu64 "\n", c.name, c.value);
+    for (const whole_counter& c : whole_counters) {
+      const bool is_shown = c.of != &allocator_counters::unbacked_bytes || report_.unbacked_bytes.peak > 0;
+      if (is_shown) row(c.name, report_.*c.of);
+    }
+    for (const event_count& c : event_counts) add("%-26s%14" PRIu64 "\n", c.name, report_.*c.of);
     if (report_.max_split_size != unlimited)
       add("%-26s%14s\n", "max_split_size", format_bytes(report_.max_split_size).text());
     plan_rows();
@@ -145,16 +126,11 @@ class report_formatter {
       }
       add("}");
     }
-    add(",\n \"oversize_allocations\": ");
-    object(report_.oversize_allocations);
-    add(", \"oversize_segments\": ");
-    object(report_.oversize_segments);
-    add(", \"device_bytes\": ");
-    object(report_.device_bytes);
-    add(", \"unbacked_bytes\": ");
-    object(report_.unbacked_bytes);
-    for (const observe::memory_report::count& c : report_.counts)
-      add(",\n \"%s\": %" PRIu64, c.name, c.value);
+    for (const whole_counter& c : whole_counters) {
+      add("%s\"%s\": ", c.of == whole_counters[0].of ? ",\n " : ", ", c.name);
+      object(report_.*c.of);
+    }
+    for (const event_count& c : event_counts) add(",\n \"%s\": %" PRIu64, c.name, report_.*c.of);
     const bool is_limited = report_.max_split_size != unlimited;
     add(",\n \"max_split_size\": %" PRId64,
         is_limited ? static_cast<std::int64_t>(report_.max_split_size) : -1);

@@ -78,7 +78,7 @@ void decide_alone_as_without_a_lock() {
     EXPECT_STREQ(safe.audit(), nullptr);
     const auto of_plain = plain.statistics(), of_safe = safe.statistics();
     for (const auto& [name, of] : detail::pool_counters) EXPECT_EQ(of_plain.all.*of, of_safe.all.*of) << name;
-    for (const auto& [name, of] : detail::event_counts<2>) EXPECT_EQ(of_plain.*of, of_safe.*of) << name;
+    for (const auto& [name, of] : detail::event_counts) EXPECT_EQ(of_plain.*of, of_safe.*of) << name;
     const auto calls = safe.visit_provider([](auto& d) { return d.calls(); });
     EXPECT_EQ(plain.provider().calls().query, calls.query);
     EXPECT_EQ(plain.provider().calls().discard, calls.discard);

@@ -10,19 +10,9 @@ namespace tessera::inline v0_1::detail {
 /// pools together are at most the peak of their sum. So a pool within its level raises neither peak, and the sum needs no
 /// counting of its own. report() computes the rest.
 template <std::size_t Pools>
-class full_counters {
+class full_counters : public allocator_counters {
  public:
   static constexpr bool keeps_statistics = true;
-  counter oversize_allocations;
-  counter oversize_segments;
-  counter device_bytes;
-  counter unbacked_bytes;
-  std::uint64_t num_alloc_retries = 0;
-  std::uint64_t num_ooms = 0;
-  std::uint64_t num_oom_rejections = 0;
-  std::uint64_t num_sync_all_streams = 0;
-  std::uint64_t num_device_alloc = 0;
-  std::uint64_t num_device_free = 0;
 
   void allocated(std::size_t pool, std::size_t requested, std::size_t block) noexcept {
     increase(pool, blocks, 1);
@@ -101,20 +91,8 @@ class full_counters {
   }
 
   [[nodiscard]] statistics<Pools> report(std::size_t max_split_size) const noexcept {
-    statistics<Pools> result;
-    result.max_split_size = max_split_size;
+    statistics<Pools> result{*this, statistics_of(all), {}, max_split_size};
     for (std::size_t pool = 0; pool < Pools; ++pool) result.pool[pool] = statistics_of(pool);
-    result.all = statistics_of(all);
-    result.oversize_allocations = oversize_allocations;
-    result.oversize_segments = oversize_segments;
-    result.device_bytes = device_bytes;
-    result.unbacked_bytes = unbacked_bytes;
-    result.num_alloc_retries = num_alloc_retries;
-    result.num_ooms = num_ooms;
-    result.num_oom_rejections = num_oom_rejections;
-    result.num_sync_all_streams = num_sync_all_streams;
-    result.num_device_alloc = num_device_alloc;
-    result.num_device_free = num_device_free;
     return result;
   }
 

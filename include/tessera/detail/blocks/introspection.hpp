@@ -46,20 +46,30 @@ inline constexpr pool_counter pool_counters[] = {
     {"inactive_split_bytes", &pool_statistics::inactive_split_bytes},
 };
 
-/// A `num_` value of statistics and its name.
-template <std::size_t Pools>
+/// A counter of allocator_counters and its name.
+struct whole_counter {
+  const char* name;
+  counter allocator_counters::* of;
+};
+inline constexpr whole_counter whole_counters[] = {
+    {"oversize_allocations", &allocator_counters::oversize_allocations},
+    {"oversize_segments", &allocator_counters::oversize_segments},
+    {"device_bytes", &allocator_counters::device_bytes},
+    {"unbacked_bytes", &allocator_counters::unbacked_bytes},
+};
+
+/// A `num_` value of allocator_counters and its name.
 struct event_count {
   const char* name;
-  std::uint64_t statistics<Pools>::* of;
+  std::uint64_t allocator_counters::* of;
 };
-template <std::size_t Pools>
-inline constexpr event_count<Pools> event_counts[] = {
-    {"num_alloc_retries", &statistics<Pools>::num_alloc_retries},
-    {"num_ooms", &statistics<Pools>::num_ooms},
-    {"num_oom_rejections", &statistics<Pools>::num_oom_rejections},
-    {"num_sync_all_streams", &statistics<Pools>::num_sync_all_streams},
-    {"num_device_alloc", &statistics<Pools>::num_device_alloc},
-    {"num_device_free", &statistics<Pools>::num_device_free},
+inline constexpr event_count event_counts[] = {
+    {"num_alloc_retries", &allocator_counters::num_alloc_retries},
+    {"num_ooms", &allocator_counters::num_ooms},
+    {"num_oom_rejections", &allocator_counters::num_oom_rejections},
+    {"num_sync_all_streams", &allocator_counters::num_sync_all_streams},
+    {"num_device_alloc", &allocator_counters::num_device_alloc},
+    {"num_device_free", &allocator_counters::num_device_free},
 };
 
 /// What extensions and tools use of an allocator.
