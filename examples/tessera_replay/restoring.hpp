@@ -69,20 +69,12 @@ class restoring::state : public tessera::detail::extension_defaults {
   }
   std::size_t release_idle_at(const tessera::segment_view& segment) noexcept {
     std::size_t released = 0;
-    if constexpr (has_ranges) {
-      const std::uintptr_t end = segment.address + segment.bytes;
-      for (std::uintptr_t at = segment.address; at < end;) {
-        block* const found = mapped_block_at(at);
-        if (found == nullptr) break;
-        at = found->end();
-        if (found->is_free()) released += backend().release(*found);
-      }
-    } else {
-      block* idle = nullptr;
-      manager().for_each_segment([&](block& first) {
-        if (first.address == segment.address && first.is_free() && !first.is_split()) idle = &first;
-      });
-      if (idle != nullptr) released = backend().release(*idle);
+    const std::uintptr_t end = segment.address + segment.bytes;
+    for (std::uintptr_t at = segment.address; at < end;) {
+      block* const found = access::map(in_).block_at(at);
+      if (found == nullptr || found->is_unmapped()) break;
+      at = found->end();
+      if (found->is_free() && (has_ranges || !found->is_split())) released += backend().release(*found);
     }
     return released;
   }
@@ -105,11 +97,7 @@ class restoring::state : public tessera::detail::extension_defaults {
       const auto holds = [&s](const block& b) {
         return s.address >= b.address && s.address + s.bytes <= b.end();
       };
-      block* hole = nullptr;
-      tessera::detail::for_each_unmapped(*list, [&](block& b) {
-        if (holds(b)) hole = &b;
-        return hole != nullptr;
-      });
+      block* hole = tessera::detail::find_unmapped(*list, holds);
       if (hole == nullptr) hole = ranges.reserve_range(*list, s.bytes, growth);
       return hole != nullptr && holds(*hole) ? ranges.map_new(*hole, s.address, s.bytes, growth) : nullptr;
     } else {
@@ -134,17 +122,6 @@ class restoring::state : public tessera::detail::extension_defaults {
     }
     return true;
   }
-  /// Finds the block that contains an address of mapped memory, or null.
-  [[nodiscard]] block* mapped_block_at(std::uintptr_t address) noexcept {
-    block* found = nullptr;
-    backend().ranges().for_each_range([&found, address](tessera::detail::segment& range) {
-      for (block* b = &range.first(); b != &range && b->address <= address; b = b->next) {
-        if (address < b->end() && !b->is_unmapped()) found = b;
-      }
-    });
-    return found;
-  }
-
   allocator& in_;
 };
 

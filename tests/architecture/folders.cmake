@@ -1,5 +1,5 @@
-# Checks which folder includes which, which standard headers each folder may include, and that default template arguments
-# are written so that nvcc understands them. The table is also on the architecture page, README.md of the library's folder.
+# Checks which folder includes which, which standard headers each folder may include, who uses core_access, and that default
+# template arguments are written so that nvcc understands them. The table is also on the architecture page, README.md of the library's folder.
 #   cmake -D ROOT=include/tessera -P folders.cmake
 cmake_minimum_required(VERSION 3.24)
 # What the headers of a folder may include: whole folders, or single headers of a folder.
@@ -79,6 +79,12 @@ foreach(header IN LISTS headers)
       endif()
     endif()
   endforeach()
+
+  # Tools read through detail::heap_map, and change an allocator by its public calls.
+  file(STRINGS ${ROOT}/${header} internals REGEX "core_access")
+  if(internals AND NOT folder MATCHES "^(detail|extension)$" AND NOT header STREQUAL "caching_allocator.hpp")
+    fault("${header} may not use core_access; only detail/ and extension/ do, so use heap_map and public calls")
+  endif()
 
   # nvcc prints default arguments for g++; of tunable(1) it prints only the 1.
   file(STRINGS ${ROOT}/${header} defaults REGEX "auto [A-Z][A-Za-z]* = [a-z_]+\\(")

@@ -121,9 +121,12 @@ TEST(torch_row, n122_below_the_threshold_a_miss_collects_nothing_and_ages_idle_b
   ASSERT_TRUE(set_memory_fraction(pool, 0.5));
   pool.deallocate(pool.allocate(40_MiB));
   const auto age = [&pool] {
+    auto& manager = tessera::detail::core_access::manager(pool);
     std::uint64_t found = 0;
-    tessera::detail::introspect(pool).for_each_idle(
-        [&](const detail::block&, std::uint64_t its_age) { found = its_age; });
+    manager.for_each_idle([&](const detail::block& b) {
+      found = manager.age(b);
+      return false;
+    });
     return found;
   };
   const std::uint64_t before = age();

@@ -39,25 +39,10 @@ template <typename Allocator>
 std::size_t held_by(const Allocator& allocator, pool_id pool) {
   const auto view = tessera::detail::introspect(allocator);
   std::size_t held = 0;
-  view.for_each_segment([&](const detail::block& first) {
-    if (first.list->where.group->number != pool.number) return;
-    const detail::block* const end = first.prev;
-    const auto is_used_in = [&](std::uintptr_t from, std::uintptr_t to) {
-      for (const detail::block* b = &first; b != end; b = b->next) {
-        if (!b->is_unused() && b->address < to && b->end() > from) return true;
-      }
-      return false;
-    };
-    if constexpr (!view.has_ranges) {
-      const std::uintptr_t last = end->prev->end();
-      if (is_used_in(first.address, last)) held += last - first.address;
-    } else {
-      for (std::uintptr_t at = first.address, last = end->prev->end(); at < last;) {
-        const std::uintptr_t to = view.end_of_chunk(at);
-        if (to != at && is_used_in(at, to)) held += to - at;
-        at = to != at ? to : at + 2_MiB;
-      }
-    }
+  view.for_each_unit([&](const auto& unit) {
+    bool is_used = false;
+    unit.for_each_block([&](const detail::block& b, auto...) { is_used = is_used || !b.is_unused(); });
+    if (is_used && unit.lowest->list->where.group->number == pool.number) held += unit.bytes;
   });
   return held;
 }

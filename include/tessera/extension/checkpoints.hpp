@@ -144,14 +144,6 @@ struct [[nodiscard]] restore_result : outcome {
 
 namespace tessera::inline v0_1::detail {
 
-/// Calls f(block&) with the first block of each segment of a private pool.
-template <typename Manager, typename F>
-void for_each_segment_of(Manager& manager, const pool_group& in, F f) {
-  manager.for_each_segment([&](block& first) {
-    if (first.list->where.group == &in) f(first);
-  });
-}
-
 /// Records the addresses of the free blocks of a private pool, the newest first. Returns false if host memory
 /// ran out.
 template <typename Manager>
@@ -176,13 +168,13 @@ template <typename Manager>
 ///   Cost:  linear in the blocks
 template <typename Manager>
 [[nodiscard, gnu::cold]] extension::pool_checkpoint record_pool(
-    Manager& manager, const typename Manager::group& pool) noexcept {
+    Manager& manager, const auto& memory, const typename Manager::group& pool) noexcept {
   const typename Manager::group* const in = &pool;
   const char* why = nullptr;
   manager.defer_set_aside();
   std::size_t segments = 0;
   std::size_t blocks = 0;
-  for_each_segment_of(manager, *in, [&](const block& first) {
+  memory.for_each_segment_of(*in, [&](const block& first) {
     ++segments;
     for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
       blocks += b->is_unmapped() ? 0 : 1;
@@ -196,7 +188,7 @@ template <typename Manager>
   if constexpr (!Manager::order::is_by_size)
     works = works && record_newest_free<Manager>(*in, blocks, state.newest_free);
   if (!works) return extension::pool_checkpoint("host memory ran out");
-  for_each_segment_of(manager, *in, [&](const block& first) {
+  memory.for_each_segment_of(*in, [&](const block& first) {
     const std::size_t before = state.blocks.size();
     for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
       if (!b->is_unmapped())
@@ -213,11 +205,12 @@ template <typename Manager>
 /// First checks that it can, and takes all host memory. Then frees each live block of the pool. Then
 /// allocates each recorded block, and frees it again if it was free. PyTorch does the same, so that counters
 /// and events are the same, too. No call here lets other threads into a locked allocator.
-template <typename Manager>
+template <typename Manager, typename Memory>
 class pool_restore {
  public:
-  pool_restore(Manager& manager, const typename Manager::group& pool, const recorded_pool& state) noexcept
-      : manager_(manager), pool_(pool), state_(state) {}
+  pool_restore(Manager& manager, const Memory& memory, const typename Manager::group& pool,
+               const recorded_pool& state) noexcept
+      : manager_(manager), memory_(memory), pool_(pool), state_(state) {}
   pool_restore& operator=(pool_restore&&) = delete;
 
   /// Blocks of at least `oversize_from` bytes are counted as oversize.
@@ -268,7 +261,7 @@ class pool_restore {
     for (const recorded_segment& recorded : state_.segments) places_.add({&recorded, nullptr});
     for (place& p : places_) by_address.insert(p.map_key(), p);
     const char* why = nullptr;
-    for_each_segment_of(manager_, pool_, [&](block& first) {
+    memory_.for_each_segment_of(pool_, [&](block& first) {
       for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
         if (!b->is_live()) continue;
         ++live_;
@@ -346,7 +339,7 @@ class pool_restore {
 
   /// Frees the live blocks of the pool.
   void free_live(extension::restore_result& result) noexcept {
-    for_each_segment_of(manager_, pool_, [&](block& first) {
+    memory_.for_each_segment_of(pool_, [&](block& first) {
       const block* const end = first.prev;
       for (block *b = &first, *following = nullptr; b != end; b = following) {
         following = b->next;
@@ -385,6 +378,7 @@ class pool_restore {
   }
 
   Manager& manager_;
+  const Memory memory_;
   const typename Manager::group& pool_;
   const recorded_pool& state_;
   host_array<place> places_;
@@ -441,7 +435,7 @@ class checkpoints::state : public tessera::detail::extension_defaults {
   [[nodiscard, gnu::cold]] pool_checkpoint record(pool_id pool) noexcept {
     const group* const found = find(pool);
     if (const char* const why = why_refused(pool, found)) return pool_checkpoint(why);
-    return tessera::detail::record_pool(access::manager(in_), *found);
+    return tessera::detail::record_pool(access::manager(in_), access::map(in_), *found);
   }
   [[nodiscard, gnu::cold]] restore_result restore(const pool_checkpoint& from) noexcept {
     auto& manager = access::manager(in_);
@@ -449,7 +443,7 @@ class checkpoints::state : public tessera::detail::extension_defaults {
     if (from.state().owner != &manager) return {{"the checkpoint is of another allocator"}};
     const group* const found = find(from.pool());
     if (const char* const why = why_refused(from.pool(), found)) return {{why}};
-    tessera::detail::pool_restore restoring(manager, *found, from.state());
+    tessera::detail::pool_restore restoring(manager, access::map(in_), *found, from.state());
     restore_result result = restoring.run(access::policies(in_).split.oversize_from());
     if (!result.freed.empty()) access::evict_after_free(in_);
     return result;

@@ -307,11 +307,8 @@ class private_pools::state : public tessera::detail::extension_defaults {
     auto& manager = access::manager(in_);
     const group* const found = access::extensions(in_).find_group(pool);
     if (found == nullptr) return {};
-    pool_usage now{found->reserved, found->reserved};
-    if (!manager.may_release(*found)) return now;
-    access::for_each_idle(
-        in_, [&](const group& of, std::size_t bytes) { now.non_releasable -= &of == found ? bytes : 0; });
-    return now;
+    const std::size_t idle = manager.may_release(*found) ? access::map(in_).idle_bytes_of(*found) : 0;
+    return {found->reserved, found->reserved - idle};
   }
   [[nodiscard]] outcome lend(pool_id pool) noexcept {
     group* const found = find_group(pool);
@@ -835,12 +832,6 @@ class pool_scope {
   /// Directs the requests of all streams.
   [[nodiscard]] pool_scope(const private_pool<Allocator>& pool, scope_kind kind) noexcept
       : pool_scope(pool, stream_filter(), kind) {}
-  /// The same with scope_kind::capture.
-  [[deprecated(
-      "say scope_kind::capture if the device captures a graph meanwhile, else "
-      "scope_kind::plain")]] [[nodiscard]]
-  explicit pool_scope(const private_pool<Allocator>& pool, stream_filter streams = {}) noexcept
-      : pool_scope(pool, streams, scope_kind::capture) {}
   pool_scope& operator=(pool_scope&&) = delete;
   ~pool_scope() { (void)allocator_->template get<private_pools>().close(id_); }
 

@@ -89,19 +89,21 @@ class quarantine::state : public tessera::detail::extension_defaults {
     }
     const std::uintptr_t end = end_of(address, bytes);
     std::size_t parts = 0;
-    for_each_part(address, end, [&](const part&) { ++parts; });
+    memory().for_each_unit([&](const part&) { ++parts; }, address, end);
     if (!ranges_.reserve(parts)) {
       result.why = no_host_memory;
       return result;
     }
-    for_each_part(address, end, [&](const part& in) {
-      const std::uintptr_t low = address > in.begin ? address : in.begin;
-      const std::uintptr_t high = end < in.end ? end : in.end;
+    const auto mark = [&](const part& in) {
+      const std::uintptr_t low = address > in.address ? address : in.address;
+      const std::uintptr_t high = end < in.end() ? end : in.end();
       result.bytes += high - low;
       add(low, high, in);
-    });
+    };
+    memory().for_each_unit(mark, address, end);
     if (result.bytes > 0) rearrange();
-    for_each_block(address, end, [&](const block& b) { result.live += is_live_and_faulty(b) ? 1 : 0; });
+    memory().for_each_block_in(address, end,
+                               [&](const block& b) { result.live += is_live_and_faulty(b) ? 1 : 0; });
     return result;
   }
   [[nodiscard]] outcome mark_repaired(std::uintptr_t address, std::size_t bytes) noexcept {
@@ -133,10 +135,8 @@ class quarantine::state : public tessera::detail::extension_defaults {
   }
   [[nodiscard]] bool is_safe(std::uintptr_t address) const noexcept {
     if (first_ == nullptr) return true;
-    bool is_faulty = any_in(address, address + 1);
-    for_each_block(address, address + 1,
-                   [&](const block& b) { is_faulty = is_faulty || is_live_and_faulty(b); });
-    return !is_faulty;
+    const block* const around = memory().block_at(address);
+    return !any_in(address, address + 1) && (around == nullptr || !is_live_and_faulty(*around));
   }
   /// Calls f(block) for each live block that has faulty bytes.
   template <typename F>
@@ -165,9 +165,8 @@ class quarantine::state : public tessera::detail::extension_defaults {
   [[nodiscard]] const char* why_not_checkpointable(const group& g) const noexcept {
     const char* why = nullptr;
     for (const faulty_range* r = first_; r != nullptr; r = r->next) {
-      for_each_block(r->begin, r->end, [&](const block& b) {
-        if (&group_of(b) == &g) why = "the pool has faulty memory";
-      });
+      const auto is_of_pool = [&g](const block& b) { return b.list->where.group == &g; };
+      if (memory().find_in(r->begin, r->end, is_of_pool) != nullptr) why = "the pool has faulty memory";
     }
     return why;
   }
@@ -218,11 +217,7 @@ class quarantine::state : public tessera::detail::extension_defaults {
  private:
   static constexpr const char* no_host_memory = "host memory ran out";
   /// A segment or a chunk, which goes back to the device as a whole.
-  struct part {
-    std::uintptr_t begin;
-    std::uintptr_t end;
-    bool operator==(const part&) const = default;
-  };
+  using part = tessera::detail::heap_unit;
   /// Faulty bytes of one part. Ranges that touch are merged.
   struct faulty_range {
     std::uintptr_t begin;
@@ -237,9 +232,7 @@ class quarantine::state : public tessera::detail::extension_defaults {
 
   [[nodiscard]] manager_type& manager() noexcept { return access::manager(in_); }
   [[nodiscard]] const manager_type& manager() const noexcept { return access::manager(std::as_const(in_)); }
-  [[nodiscard]] static const group& group_of(const block& b) noexcept {
-    return manager_type::group_of(*b.list);
-  }
+  [[nodiscard]] auto memory() const noexcept { return access::map(in_); }
   [[nodiscard]] bool is_live_and_faulty(const block& b) const noexcept {
     return b.is_live() && any_in(b.address, b.end());
   }
@@ -280,48 +273,6 @@ class quarantine::state : public tessera::detail::extension_defaults {
   }
 
   // Blocks.
-
-  /// Calls f(first block, end) for each segment or range with bytes in [begin, end).
-  template <typename F>
-  void for_each_segment_in(std::uintptr_t begin, std::uintptr_t end, F f) const noexcept {
-    manager().for_each_segment([&](const block& first) {
-      const block& owner = *first.prev;
-      if (first.address < end && begin < owner.prev->end()) f(first, owner);
-    });
-  }
-  /// Calls f(block) for each block with bytes in [begin, end). f may change only that block.
-  template <typename F>
-  void for_each_block(std::uintptr_t begin, std::uintptr_t end, F f) const noexcept {
-    for_each_segment_in(begin, end, [&](const block& first, const block& owner) {
-      for (const block *b = &first, *following = nullptr; b != &owner && b->address < end; b = following) {
-        following = b->next;
-        if (begin < b->end()) f(*b);
-      }
-    });
-  }
-  /// Calls f(part) for each segment or chunk with bytes in [begin, end).
-  template <typename F>
-  void for_each_part(std::uintptr_t begin, std::uintptr_t end, F f) const noexcept {
-    for_each_segment_in(begin, end, [&](const block& first, const block& owner) {
-      if constexpr (has_ranges) {
-        auto& all = access::backend(in_).ranges();
-        const std::size_t step = all.alignment();
-        std::uintptr_t at = first.address;
-        while (const auto* const c = all.chunks().first_from(at, owner.prev->end(), step)) {
-          at = c->address + c->bytes;
-          if (c->address >= end) return;
-          if (begin < at) f(part{c->address, at});
-        }
-      } else {
-        f(part{first.address, owner.prev->end()});
-      }
-    });
-  }
-  [[nodiscard]] block* block_at(std::uintptr_t address) noexcept {
-    const block* found = nullptr;
-    for_each_block(address, address + 1, [&found](const block& b) { found = &b; });
-    return const_cast<block*>(found);
-  }
 
   /// Withholds the faulty bytes of a free block, in units of the smallest block of the recipe.
   void withhold_in(block& free) noexcept {
@@ -380,29 +331,21 @@ class quarantine::state : public tessera::detail::extension_defaults {
     withheld_ += size;
     return *taken;
   }
-  /// Makes a withheld block free. Returns the free block that contains it.
-  block& readmit(block& held) noexcept {
-    const auto joins = [&held](const block& b) { return b.is_free() && (!shares || b.list == held.list); };
-    block& into = joins(*held.prev) ? *held.prev : joins(*held.next) ? *held.next : held;
+  /// Makes a withheld block free.
+  void readmit(block& held) noexcept {
     withheld_ -= held.size;
     manager().counters().free_completed(held.list->where.pool, 0, held.size);
     manager().mark_free_after_submitted(held);
     manager().make_free(held);
-    return into;
   }
   void readmit_in(std::uintptr_t begin, std::uintptr_t end) noexcept {
-    manager().for_each_segment([&](block& first) {
-      const block* const owner = first.prev;
-      if (first.address >= end || begin >= owner->prev->end()) return;
-      for (block* b = &first; b != owner; b = b->next) {
-        if (b->is_held() && b->address < end && begin < b->end()) b = &readmit(*b);
-      }
-    });
+    const auto is_held = [](const block& b) { return b.is_held(); };
+    while (block* const held = memory().find_in(begin, end, is_held)) readmit(*held);
   }
   void withhold_free() noexcept {
     for (const faulty_range* r = first_; r != nullptr; r = r->next) {
-      for_each_block(r->begin, r->end, [this](const block& b) {
-        if (b.is_free()) withhold_in(const_cast<block&>(b));
+      memory().for_each_block_in(r->begin, r->end, [this](block& b) {
+        if (b.is_free()) withhold_in(b);
       });
     }
   }
@@ -416,26 +359,19 @@ class quarantine::state : public tessera::detail::extension_defaults {
 
   // Memory that goes back.
 
-  [[nodiscard]] bool is_unused(const part& p) const noexcept {
-    bool is = true;
-    for_each_block(p.begin, p.end, [&is](const block& b) { is = is && b.is_idle(); });
-    return is;
-  }
   /// Whether released memory goes to the device, and not to an adaptor or a source that may give it again.
   [[nodiscard]] bool goes_to_device(std::uintptr_t address) const noexcept {
-    bool goes =
-        !tessera::detail::keeps_released(manager().provider(), reinterpret_cast<const void*>(address));
-    for_each_block(address, address + 1,
-                   [&](const block& b) { goes = goes && !access::extensions(in_).supplies(group_of(b)); });
-    return goes;
+    const block* const b = memory().block_at(address);
+    return !tessera::detail::keeps_released(manager().provider(), reinterpret_cast<const void*>(address)) &&
+           (b == nullptr || !access::extensions(in_).supplies(manager_type::group_of(*b->list)));
   }
   void try_to_release(const part p) noexcept {
     for (faulty_range* r = first_; r != nullptr; r = r->next) r->is_tried = r->is_tried || r->in == p;
-    const block* const first = block_at(p.begin);
-    if (first == nullptr || !is_unused(p)) return;
-    const group& in = group_of(*first);
-    if (!manager().may_release(in) || !access::extensions(in_).has_memory(in)) return;
-    if (!manager().may_unmap(p.begin, p.end - p.begin)) return;
+    const block* const first = memory().block_at(p.address);
+    const auto is_used = [](const block& b) { return !b.is_idle(); };
+    if (first == nullptr || memory().find_in(p.address, p.end(), is_used) != nullptr) return;
+    if (!memory().may_release(*first) || !memory().has_memory(*first)) return;
+    if (!manager().may_unmap(p.address, p.bytes)) return;
     faulty_range* going = nullptr;
     for (faulty_range** at = &first_; *at != nullptr;) {
       faulty_range* const r = *at;
@@ -446,7 +382,7 @@ class quarantine::state : public tessera::detail::extension_defaults {
       *at = r->next;
       r->next = std::exchange(going, r);
     }
-    readmit_in(p.begin, p.end);
+    readmit_in(p.address, p.end());
     withhold_free();  // a block may have been withheld as a whole
     const bool works = give_back(p);
     while (going != nullptr) {
@@ -464,12 +400,12 @@ class quarantine::state : public tessera::detail::extension_defaults {
   [[nodiscard]] bool give_back(const part& p) noexcept {
     auto& backend = access::backend(in_);
     access::sharing(in_).coalesce_idle();
-    block* const idle = block_at(p.begin);
+    block* const idle = memory().block_at(p.address);
     if (!idle->is_free()) return false;
     if constexpr (has_ranges) {
       auto& all = backend.ranges();
       return all.unmap_chunks(
-                 *idle, [&p](const auto& c) { return c.address == p.begin; },
+                 *idle, [&p](const auto& c) { return c.address == p.address; },
                  [&](auto& c, block& hole) {
                    all.chunks().destroy(manager().provider(), c);
                    if (!hole.is_split()) all.unreserve_range(hole);

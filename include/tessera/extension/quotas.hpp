@@ -230,10 +230,8 @@ class quotas::state : public tessera::detail::extension_defaults {
     const char* broken = nullptr;
     if (!is_active_) return broken;
     access::manager(in_).for_each_group([&](group& of) {
-      std::size_t held = of.reserved;
-      access::for_each_idle(in_,
-                            [&](const group& idle, std::size_t bytes) { held -= &idle == &of ? bytes : 0; });
-      if (releases(of) && held > of.held) broken = "a pool holds at most what is counted";
+      if (releases(of) && of.reserved - access::map(in_).idle_bytes_of(of) > of.held)
+        broken = "a pool holds at most what is counted";
       if (of.summed_held != held_now(of)) broken = "the sums over the pools have what each holds";
     });
     return broken;
@@ -315,13 +313,14 @@ class quotas::state : public tessera::detail::extension_defaults {
   void count() const noexcept {
     auto& manager = access::manager(in_);
     manager.for_each_group([](group& of) { of.held = of.reserved; });
-    access::for_each_idle(in_, [](group& of, std::size_t bytes) { of.held -= bytes; });
+    access::map(in_).for_each_idle([](group& of, std::size_t bytes) { of.held -= bytes; });
     manager.for_each_group([this](group& of) { update_sums(of); });
   }
   /// Bytes that pools have and do not hold.
   [[nodiscard]] std::size_t cached() const noexcept {
     std::size_t sum = 0;
-    access::for_each_idle(in_, [&](const group& of, std::size_t bytes) { sum += releases(of) ? bytes : 0; });
+    access::map(in_).for_each_idle(
+        [&](const group& of, std::size_t bytes) { sum += releases(of) ? bytes : 0; });
     return sum;
   }
 

@@ -77,8 +77,6 @@ template <typename Registry>
 template <typename Core>
 class registrations<Registry>::state : public tessera::detail::extension_defaults {
   using access = tessera::detail::core_access;
-  using block = tessera::detail::block;
-  using segment = tessera::detail::segment;
   using allocator = typename Core::allocator;
 
  public:
@@ -93,10 +91,10 @@ class registrations<Registry>::state : public tessera::detail::extension_default
   [[nodiscard]] outcome register_memory(std::uintptr_t address, std::size_t bytes) noexcept {
     if (bytes == 0) return {"there are no bytes to register"};
     if (bytes > max_request) return {"the bytes reach beyond the mapped memory"};
-    const part first = part_around(address);
+    const tessera::detail::heap_unit first = memory().unit_at(address);
     if (first.bytes == 0) return {"the address is no mapped memory of this allocator"};
     const std::uintptr_t end = address + bytes;
-    std::uintptr_t covered = first.address + first.bytes;
+    std::uintptr_t covered = first.end();
     for (std::size_t more = 1; covered < end && more > 0; covered += more) more = bytes_from(covered);
     if (covered < end) return {"the bytes reach beyond the mapped memory"};
     if (registration* const known = find(address, bytes)) {
@@ -151,7 +149,7 @@ class registrations<Registry>::state : public tessera::detail::extension_default
     }
   }
   void on_end() noexcept {
-    for_each_part([this](const part& each) { note_unmap(each.address, each.bytes); });
+    memory().for_each_unit([this](const auto& each) { note_unmap(each.address, each.bytes); });
   }
   void on_trim() noexcept {
     held_nodes_.purge();
@@ -162,7 +160,8 @@ class registrations<Registry>::state : public tessera::detail::extension_default
   }
   [[nodiscard]] const char* audit() const noexcept {
     std::size_t found = 0;
-    for_each_part([&](const part& each) { found += may_unmap(each.address, each.bytes) ? 0 : each.bytes; });
+    memory().for_each_unit(
+        [&](const auto& each) { found += may_unmap(each.address, each.bytes) ? 0 : each.bytes; });
     if (at_sleep_ == registered_at_sleep::goes && found < bytes_) return nullptr;  // the rest may sleep
     return found == bytes_ ? nullptr : "registered memory stays where it is";
   }
@@ -173,11 +172,6 @@ class registrations<Registry>::state : public tessera::detail::extension_default
 
  private:
   static constexpr const char* no_host_memory = "host memory ran out";
-  /// A segment or a chunk.
-  struct part {
-    std::uintptr_t address;
-    std::size_t bytes;
-  };
   /// A segment or chunk with registered bytes.
   struct held_part {
     std::uintptr_t address;
@@ -201,59 +195,10 @@ class registrations<Registry>::state : public tessera::detail::extension_default
     calls_.call([&] { registry_.on_unmap(reinterpret_cast<void*>(address), bytes); });
   }
 
-  // Parts of the memory.
-
-  [[nodiscard]] const auto& manager() const noexcept { return access::manager(std::as_const(in_)); }
-  [[nodiscard]] auto& ranges() const noexcept { return access::backend(in_).ranges(); }
-  /// The chunk that begins at an address, as a part; of 0 bytes if none does.
-  [[nodiscard]] part chunk_at(std::uintptr_t address) const noexcept {
-    const auto* const c = ranges().chunks().first_from(address, address + 1, 1);
-    return c != nullptr ? part{c->address, c->bytes} : part{address, 0};
-  }
-  /// The segment, without the segments that are being released, or the chunk that contains an address. Has 0 bytes if there
-  /// is none.
-  ///   Cost:  linear in the segments or ranges; in a range, in the size of the chunk
-  [[nodiscard]] part part_around(std::uintptr_t address) const noexcept {
-    part found{};
-    manager().for_each_segment([&](const block& first) {
-      const block& owner = *first.prev;
-      if (address < first.address || address >= owner.prev->end()) return;
-      if constexpr (allocator::has_ranges) {
-        const std::size_t step = ranges().alignment();
-        std::uintptr_t at = address / step * step;
-        while (at > first.address && chunk_at(at).bytes == 0) at -= step;
-        if (const part c = chunk_at(at); address - c.address < c.bytes) found = c;
-      } else {
-        found = {first.address, owner.prev->end() - first.address};
-      }
-    });
-    return found;
-  }
-  /// Bytes of the part that begins at an address: of a chunk if there is one, or of a segment that is held.
+  [[nodiscard]] auto memory() const noexcept { return access::map(in_); }
+  /// Bytes of the part that begins at an address: of a chunk if there is one, or of a segment.
   [[nodiscard]] std::size_t bytes_from(std::uintptr_t address) const noexcept {
-    if constexpr (allocator::has_ranges) return chunk_at(address).bytes;
-    const part found = part_around(address);
-    return found.address == address ? found.bytes : 0;
-  }
-  /// Calls f(part) for each segment or chunk.
-  template <typename F>
-  void for_each_part(F f) const noexcept {
-    manager().for_each_segment([&](const block& first) {
-      const block& owner = *first.prev;
-      if constexpr (allocator::has_ranges) {
-        for (const block* b = &first; b != &owner; b = b->next) {
-          std::uintptr_t at = b->address;
-          while (const auto* const c =
-                     b->is_unmapped() ? nullptr
-                                      : ranges().chunks().first_from(at, b->end(), ranges().alignment())) {
-            f(part{c->address, c->bytes});
-            at = c->address + c->bytes;
-          }
-        }
-      } else {
-        f(part{first.address, owner.prev->end() - first.address});
-      }
-    });
+    return memory().unit_bytes(address);
   }
 
   // Registered memory.
@@ -318,7 +263,7 @@ class registrations<Registry>::door {
   /// stay where they are. The allocator does not call the network: do that after this call worked.
   ///   Returns:  why nothing changed: the bytes are not mapped memory of this allocator, or host memory ran out. The
   ///             memory of a plan [tessera/plan/planned.hpp] is not of this allocator, and never moves before its end
-  ///   Cost:     linear in the segments or ranges, and in the registered chunks
+  ///   Cost:     linear in the segments; in ranges, in the blocks of one, and in the registered chunks
   [[nodiscard]] outcome register_memory(const void* p, std::size_t bytes) noexcept {
     return in_->template change_extension<registrations>(
         [=](auto& s) { return s.register_memory(reinterpret_cast<std::uintptr_t>(p), bytes); });

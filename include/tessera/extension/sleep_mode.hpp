@@ -353,16 +353,14 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     return bytes;
   }
   /// Whether a live block of a group for which which(group) is true serves a request of the default pools.
-  ///   Cost:  linear in the segments, and in the blocks of groups that lend
+  ///   Cost:  linear in the blocks
   template <typename Which>
   [[nodiscard]] bool has_lent(Which which) const noexcept {
     bool any = false;
     if constexpr (allocator::template has<private_pools>) {
-      std::as_const(manager()).for_each_segment([&](const block& first) {
-        const group& in = group_of(first);
-        if (!in.has_lent || !which(in)) return;
-        for (const block *b = &first, *end = first.prev; b != end && !any; b = b->next)
-          any = tessera::detail::is_lent(*b);
+      manager().for_each_block([&](const block& b) {
+        const group& in = group_of(b);
+        any = any || (in.has_lent && which(in) && tessera::detail::is_lent(b));
       });
     }
     return any;
@@ -453,28 +451,20 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     part** last = &first;
     ranges().for_each_range([&](segment& range) {
       if (!selects(manager_type::group_of(*range.list))) return;
-      for (const block* b = &range.first(); b != &range; b = b->next) {
-        std::uintptr_t at = b->address;
-        while (why == nullptr && !b->is_unmapped()) {
-          const chunk* const c = ranges().chunks().first_from(at, b->end(), ranges().alignment());
-          if (c == nullptr) break;
-          at = c->address + c->bytes;
-          if (!access::extensions(in_).may_sleep(c->address, c->bytes)) {
-            kept += c->bytes;
-            continue;
-          }
-          part* const fresh = new (std::nothrow) part{c->address, c->bytes, &range, to, 0, nullptr};
-          why = fresh == nullptr ? no_host_memory
-                : to.keeps()     ? to.reserve(c->bytes, fresh->piece).why
-                                 : nullptr;
-          if (why != nullptr) {
-            delete fresh;
-            break;
-          }
-          *last = fresh;
-          last = &fresh->next;
+      access::map(in_).for_each_unit_of(range.first(), [&](const tessera::detail::heap_unit& c) {
+        if (why != nullptr) return;
+        if (!access::extensions(in_).may_sleep(c.address, c.bytes)) {
+          kept += c.bytes;
+          return;
         }
-      }
+        part* const fresh = new (std::nothrow) part{c.address, c.bytes, &range, to, 0, nullptr};
+        why = fresh == nullptr ? no_host_memory
+              : to.keeps()     ? to.reserve(c.bytes, fresh->piece).why
+                               : nullptr;
+        if (why != nullptr) return delete fresh;
+        *last = fresh;
+        last = &fresh->next;
+      });
     });
     return why;
   }

@@ -73,9 +73,7 @@ struct aligned_request {
         look(address, blocks.requested_at(reinterpret_cast<void*>(address)));
       };
       if (alignment > searched_alignment) {
-        blocks.for_each_block([&](const detail::block& b) {
-          if (number(p) - b.address < b.size) look_at(b.address);
-        });
+        if (const detail::block* const around = blocks.block_at(number(p))) look_at(around->address);
         return;
       }
       // Search downwards: only the first live block can contain p.

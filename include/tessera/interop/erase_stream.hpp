@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <type_traits>
-
-#include <tessera/detail/blocks/block.hpp>
-#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/detail/blocks/stream_end.hpp>
 
 namespace tessera::inline v0_1::interop {
 
@@ -28,18 +25,7 @@ namespace tessera::inline v0_1::interop {
 template <typename Allocator>
 [[nodiscard]] bool erase_stream(Allocator& allocator, const void* p, stream_id stream) noexcept {
   bool found = false;
-  allocator.visit_owner(p, [&](auto& in) {
-    using allocator_type = std::remove_reference_t<decltype(in)>;
-    if constexpr (allocator_type::recipe_type::streams::uses_events) {
-      auto& manager = tessera::detail::core_access::manager(in);
-      tessera::detail::block* const live = manager.find_live(p);
-      if (live == nullptr) return;
-      manager.pending().drop_uses_if(*live, [&](stream_id user) {
-        found = found || user == stream;
-        return user == stream;
-      });
-    }
-  });
+  allocator.visit_owner(p, [&](auto& in) { found = tessera::detail::drop_use(in, p, stream); });
   return found;
 }
 

@@ -38,7 +38,7 @@ class failure_survey {
     add_request();
     add_policies();
     add_blocks();
-    add_units();
+    blocks_.for_each_unit([this](const auto& unit) { add_unit(unit); });
   }
   [[nodiscard]] const observe::oom_report& report() const noexcept { return report_; }
 
@@ -155,32 +155,13 @@ class failure_survey {
     return is_oversize ? reason::split_limit : reason::size_class;
   }
 
-  /// Adds the segments or chunks that cannot be released, and the blocks that prevent it.
-  void add_units() noexcept {
-    blocks_.for_each_segment([this](const block& first) {
-      if constexpr (has_segments) {
-        add_unit(first, first.address, first.address + segment_bytes(first));
-      } else {
-        add_chunks(first, first.prev);
-      }
-    });
-  }
-  void add_chunks(const block& first, const block* end) noexcept {
-    const block* b = &first;
-    for (std::uintptr_t address = first.address; b != end;) {
-      const std::uintptr_t after = b->is_unmapped() ? b->end() : blocks_.end_of_chunk(address);
-      if (!b->is_unmapped()) add_unit(*b, address, after);
-      address = after > address ? after : b->end();
-      while (b != end && b->end() <= address) b = b->next;
-    }
-  }
-  /// Adds a segment or physical chunk, which can only be released as a whole.
-  void add_unit(const block& lowest, std::uintptr_t begin, std::uintptr_t end) noexcept {
-    observe::oom_report::non_releasable_unit unit{.address = begin, .length = end - begin};
+  /// Adds a segment or chunk: it may be released, or blocks prevent that.
+  void add_unit(const typename Introspection::unit& of) noexcept {
+    observe::oom_report::non_releasable_unit unit{.address = of.address, .length = of.bytes};
     std::size_t pending = 0;
     std::size_t live = 0;     // blocks
     std::size_t largest = 0;  // of the blocks in use
-    for_each_part(lowest, begin, end, [&](const block& b, std::size_t low, std::size_t high) {
+    of.for_each_block([&](const block& b, std::size_t low, std::size_t high) {
       if (b.is_free()) {
         unit.bytes += high - low;
         return;
@@ -195,14 +176,15 @@ class failure_survey {
         ++live;
       }
     });
-    const bool may_release = blocks_.may_release(lowest);
+    const bool may_release = blocks_.may_release(*of.lowest);
     if (unit.blocks == 0) {
       (may_release ? report_.idle : report_.private_idle) += unit.bytes;
       return;
     }
     if (live == 0 && may_release) report_.idle_later += unit.bytes + pending;
     const std::uintptr_t best = report_.largest.address;
-    if (begin < best + report_.largest.bytes && best < end) report_.largest_neighbours += unit.blocks;
+    if (of.address < best + report_.largest.bytes && best < of.end())
+      report_.largest_neighbours += unit.blocks;
     if (unit.bytes == 0) return;
     report_.non_releasable += unit.bytes;
     ++report_.non_releasable_units;
@@ -210,17 +192,10 @@ class failure_survey {
     // Pages would be acquired for the largest of these blocks, not for the block that is wanted now.
     const std::size_t in_place = mapped_page_size(largest);
     const std::size_t stitched = stitched_page_size(largest);
-    for_each_part(lowest, begin, end, [&](const block& b, std::size_t low, std::size_t high) {
+    of.for_each_block([&](const block& b, std::size_t low, std::size_t high) {
       if (b.is_free()) report_.pages_in_place += whole_pages(low, high, in_place);
       if (b.is_free()) report_.pages_stitched += whole_pages(low, high, stitched);
     });
-  }
-  /// Calls f(block, low, high) for each block that overlaps [begin, end), with the overlap as offsets from
-  /// `begin`.
-  template <typename F>
-  static void for_each_part(const block& lowest, std::uintptr_t begin, std::uintptr_t end, F f) noexcept {
-    for (const block* b = &lowest; b->status.state != block::state::segment && b->address < end; b = b->next)
-      f(*b, (std::max)(b->address, begin) - begin, (std::min)(b->end(), end) - begin);
   }
 
   Introspection blocks_;

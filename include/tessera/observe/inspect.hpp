@@ -25,17 +25,10 @@ void for_each_part_of(Allocator& allocator, const block& first, F f) {
   [[maybe_unused]] std::uintptr_t found_to = 0;  // the end of the last chunk that was found
   const auto is_unbacked = [&](const block& b) {
     if (blocks.has_memory(b)) return false;
-    bool any = false;
-    if constexpr (has_ranges) {  // an extension may keep a chunk
-      auto& ranges = core_access::backend(allocator).ranges();
-      any = b.address < found_to;
-      while (const auto* const c =
-                 ranges.chunks().first_from(any ? found_to : b.address, b.end(), ranges.alignment())) {
-        found_to = c->address + c->bytes;
-        any = true;
-      }
-    }
-    return !any;
+    if constexpr (has_ranges)  // an extension may keep a chunk
+      blocks.for_each_chunk(b.address, b.address, b.end(),
+                            [&found_to](const auto& c) { found_to = c.address + c.bytes; });
+    return b.address >= found_to;
   };
   const block* const end = first.prev;
   for (const block* b = &first; b != end;) {
@@ -65,12 +58,8 @@ template <typename Allocator>
     std::size_t free = 0;
     bool any_used = has_ranges;
     for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
-      if (b->is_free()) {
-        free += b->size;
-        if constexpr (has_ranges) free -= blocks.releasable(*b);
-      } else {
-        any_used = true;
-      }
+      any_used = any_used || !b->is_free();
+      if (b->is_free()) free += b->size - (has_ranges ? blocks.releasable(*b) : 0);
     }
     if (any_used) result += free;
   });

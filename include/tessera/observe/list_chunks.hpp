@@ -43,20 +43,6 @@ template <typename Physical, typename Counted>
     return memory_of<Physical>(memory.memory);
   }
 }
-/// Finds the live block that an address lies in, in an allocator that maps ranges, or null.
-template <typename Blocks>
-[[nodiscard]] const block* find_live_around(const Blocks& blocks, const void* p) noexcept {
-  if (const block* const live = blocks.find_live(p)) return live;
-  const auto at = reinterpret_cast<std::uintptr_t>(p);
-  const block* found = nullptr;
-  blocks.for_each_segment([&](const block& first) {
-    const block& range = *first.prev;
-    if (at - range.address >= range.size) return;
-    for (found = &first; at - found->address >= found->size;) found = found->next;
-  });
-  return found != nullptr && found->is_live() ? found : nullptr;
-}
-
 }  // namespace tessera::inline v0_1::detail
 
 namespace tessera::inline v0_1::observe {
@@ -104,20 +90,12 @@ template <typename Allocator>
   allocator.visit_owner(p, [&](auto& in) {
     const auto blocks = detail::introspect(in);
     if constexpr (decltype(blocks)::has_ranges) {
-      const detail::block* const live = detail::find_live_around(blocks, p);
-      if (live == nullptr) return;
+      const detail::block* live = blocks.find_live(p);
+      if (live == nullptr) live = blocks.block_at(begin);
+      if (live == nullptr || !live->is_live()) return;
       list.why = detail::refuse_part(begin, bytes, detail::view_of(*live));
       if (list.why == nullptr && !blocks.has_memory(*live)) list.why = "list_chunks: the block sleeps";
-      if (list.why != nullptr) return;
-      auto& ranges = detail::core_access::backend(in).ranges();
-      const std::size_t unit = ranges.alignment();
-      std::uintptr_t at = begin / unit * unit;
-      while (ranges.end_of_chunk(at) == at) at -= unit;  // memory of a live block is mapped
-      while (at < begin + bytes) {
-        const auto& c = *ranges.chunks().first_from(at, at + 1, unit);
-        add(c);
-        at += c.bytes;
-      }
+      if (list.why == nullptr) blocks.for_each_chunk(0, begin, begin + bytes, add);
     } else {
       list.why = "list_chunks: the recipe maps no ranges, so there are no chunks";
     }

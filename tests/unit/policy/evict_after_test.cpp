@@ -242,9 +242,10 @@ TYPED_TEST(evict_after_in, smooth_releases_the_oldest_first) {
     manual_clock::ticks += 1;
     std::uint64_t youngest_stream = 0;
     std::size_t left = 0;
-    tessera::detail::introspect(pool).for_each_idle([&](const detail::block& b, std::uint64_t) {
+    tessera::detail::core_access::manager(pool).for_each_idle([&](const detail::block& b) {
       if (youngest_stream == 0 || b.list->key.handle < youngest_stream) youngest_stream = b.list->key.handle;
       ++left;
+      return false;
     });
     if (left > 0) {
       EXPECT_EQ(youngest_stream, count - left + 1);
@@ -330,9 +331,12 @@ TEST(evict_after, many_small_blocks_keep_a_large_one_in_a_range_no_longer_than_f
 TEST(evict_after, coalesced_blocks_of_a_range_have_the_mean_age_of_their_bytes) {
   allocator_of<expandable, step> pool;
   const auto age = [&pool] {
+    auto& manager = tessera::detail::core_access::manager(pool);
     std::uint64_t found = 0;
-    tessera::detail::introspect(pool).for_each_idle(
-        [&found](const detail::block&, std::uint64_t its_age) { found = its_age; });
+    manager.for_each_idle([&](const detail::block& b) {
+      found = manager.age(b);
+      return false;
+    });
     return found;
   };
   void* const low = pool.allocate(20_MiB);

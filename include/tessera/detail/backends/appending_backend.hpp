@@ -28,11 +28,13 @@ struct appending_backend : range_backend_defaults {
   static constexpr bool accepts_growth = answers_appending_questions<Growth>;
 
   template <typename Manager>
-  class instance {
+  class instance : public mapped_ranges<Manager> {
+    using base = mapped_ranges<Manager>;
+    using base::manager_;
+
    public:
-    explicit instance(Manager& manager) noexcept : manager_(manager), ranges_(manager) {}
-    instance& operator=(instance&&) = delete;
-    ~instance() { ranges_.release_all(); }
+    using base::base;
+    using base::ranges;
 
     template <typename Policies>
     [[nodiscard, gnu::always_inline]] block* obtain_block(free_list& list, std::size_t size,
@@ -54,19 +56,15 @@ struct appending_backend : range_backend_defaults {
       return fits ? next_begin_ - free.address
                   : mapped_ranges<Manager>::offset_to(free, size, p.growth.base_alignment(size));
     }
-    [[nodiscard]] std::size_t newly_held(const block& free, std::size_t offset,
-                                         std::size_t size) const noexcept {
-      return ranges_.newly_held(free, offset, size);
-    }
     /// Maps the smallest hole that holds the block, else the rest of the block at the end of a range. If the device
     /// refuses and the policy allows it, idle chunks of the list move there.
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t, const Policies& p) noexcept {
-      const range_growth growth = ranges_.growth_for(size, p);
-      ranges_.chunks().retry_orphaned(manager_.provider());
-      ranges_.note_alignment(growth.mapping);
+      const range_growth growth = ranges().growth_for(size, p);
+      ranges().chunks().retry_orphaned(manager_.provider());
+      ranges().note_alignment(growth.mapping);
       const std::size_t whole = p.growth.bytes_to_map(size, growth.mapping);
-      const std::size_t page = ranges_.granularity(growth.kinds);
+      const std::size_t page = ranges().granularity(growth.kinds);
       if (block* const hole = smallest_hole(list, whole, page)) {
         const std::uintptr_t begin = hole->address;
         if (block* const found = map(*hole, whole, growth, p)) {
@@ -75,7 +73,7 @@ struct appending_backend : range_backend_defaults {
         }
       }
       block* end = end_with_room(list, size, growth, page, p);
-      if (end == nullptr && growth.range >= whole) end = ranges_.reserve_range(list, whole, growth);
+      if (end == nullptr && growth.range >= whole) end = ranges().reserve_range(list, whole, growth);
       if (end == nullptr || mapped_ranges<Manager>::usable(*end, page) < missing_at(*end, size, growth, p)) {
         manager_.report(Manager::action::refused, 0, whole, whole, list);
         return nullptr;
@@ -84,17 +82,6 @@ struct appending_backend : range_backend_defaults {
       if (block* const found = map(*end, missing, growth, p)) return found;
       return p.growth.moves_idle(size, traits_of(p.pools)) ? move_idle(list, *end, missing, whole, growth, p)
                                                            : nullptr;
-    }
-
-    [[nodiscard]] std::size_t releasable(const block& idle) const noexcept {
-      return ranges_.releasable(idle);
-    }
-    std::size_t release(block& idle) noexcept { return ranges_.release(idle); }
-    [[nodiscard]] mapped_ranges<Manager>& ranges() noexcept { return ranges_; }
-    void shrink() noexcept { ranges_.shrink(); }
-    [[nodiscard]] std::size_t metadata_bytes() const noexcept { return ranges_.metadata_bytes(); }
-    [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {
-      return ranges_.end_of_chunk(begin);
     }
 
    private:
@@ -124,7 +111,6 @@ struct appending_backend : range_backend_defaults {
       for_each_unmapped(list, [&](block& hole) {
         const bool fits = !is_end(hole) && mapped_ranges<Manager>::usable(hole, page) >= bytes;
         if (fits && (found == nullptr || hole.size < found->size)) found = &hole;
-        return false;
       });
       return found;
     }
@@ -133,14 +119,9 @@ struct appending_backend : range_backend_defaults {
     [[nodiscard]] static block* end_with_room(const free_list& list, std::size_t size,
                                               const range_growth& growth, std::size_t page,
                                               const Policies& p) noexcept {
-      block* found = nullptr;
-      for_each_unmapped(list, [&](block& end) {
-        const bool fits =
-            is_end(end) && mapped_ranges<Manager>::usable(end, page) >= missing_at(end, size, growth, p);
-        found = fits ? &end : nullptr;
-        return fits;
+      return find_unmapped(list, [&](const block& end) {
+        return is_end(end) && mapped_ranges<Manager>::usable(end, page) >= missing_at(end, size, growth, p);
       });
-      return found;
     }
     template <typename Policies>
     [[nodiscard]] bool is_over_limit(std::size_t bytes, const Policies& p) const noexcept {
@@ -155,7 +136,7 @@ struct appending_backend : range_backend_defaults {
         return nullptr;
       }
       growth.mapping = p.growth.bytes_of_chunk(bytes, growth.mapping);
-      return ranges_.map_new(unmapped, unmapped.address, bytes, growth);
+      return ranges().map_new(unmapped, unmapped.address, bytes, growth);
     }
 
     /// Moves idle chunks of the list to the end of a range, as few as suffice with what the device still gives. If the
@@ -175,14 +156,14 @@ struct appending_backend : range_backend_defaults {
                    select_idle(list, free_below(end), unit, needed) >= needed;
       std::uintptr_t begin = end.address;
       const block* const hole =
-          needed == whole / unit ? first_hole(list, whole, ranges_.granularity(growth.kinds)) : nullptr;
+          needed == whole / unit ? first_hole(list, whole, ranges().granularity(growth.kinds)) : nullptr;
       if (works && hole != nullptr) {
         begin = hole->address;
         for (chunk* c = fresh; c != nullptr; c = c->next) c->address = c->address - end.address + begin;
       }
       works = works && fill_from_selected(list, fresh) && manager_.reserve_blocks(4);
-      if (!works) ranges_.chunks().destroy_all(manager_.provider(), fresh);
-      if (works && ranges_.chunks().map_all(manager_.provider(), fresh, growth.kinds))
+      if (!works) ranges().chunks().destroy_all(manager_.provider(), fresh);
+      if (works && ranges().chunks().map_all(manager_.provider(), fresh, growth.kinds))
         return &mark_mapped(list, begin, fresh);
       manager_.report(action::refused, 0, missing, missing, list);
       return nullptr;
@@ -192,9 +173,9 @@ struct appending_backend : range_backend_defaults {
                             chunk*& first) noexcept {
       chunk** last = &first;
       for (std::uintptr_t at = begin; at < begin + bytes; at += unit) {
-        *last = ranges_.chunks().plan(at, unit);
+        *last = ranges().chunks().plan(at, unit);
         if (*last == nullptr) {
-          ranges_.chunks().destroy_all(manager_.provider(), std::exchange(first, nullptr));
+          ranges().chunks().destroy_all(manager_.provider(), std::exchange(first, nullptr));
           return false;
         }
         last = &(*last)->next;
@@ -208,7 +189,7 @@ struct appending_backend : range_backend_defaults {
       std::size_t created = 0;
       for (chunk* c = planned; c != nullptr; c = c->next) {
         if (is_over_limit((created + 1) * growth.mapping, p)) break;
-        if (!ranges_.chunks().create(manager_.provider(), *c, growth.kinds)) break;
+        if (!ranges().chunks().create(manager_.provider(), *c, growth.kinds)) break;
         ++created;
       }
       return created;
@@ -256,10 +237,10 @@ struct appending_backend : range_backend_defaults {
       while (planned != nullptr) {
         block* const idle = next_with_selected(list);
         const std::size_t bytes = idle == nullptr ? 0
-                                                  : ranges_.unmap_chunks(
+                                                  : ranges().unmap_chunks(
                                                         *idle, [](const chunk& c) { return c.is_selected; },
                                                         [&](chunk& from, block&) {
-                                                          ranges_.chunks().move_memory(from, *planned);
+                                                          ranges().chunks().move_memory(from, *planned);
                                                           skip();
                                                         });
         if (bytes == 0) return false;
@@ -274,23 +255,15 @@ struct appending_backend : range_backend_defaults {
         bytes += c->bytes;
       }
       manager_.count_mapped(list, static_cast<std::int64_t>(bytes));
-      block* at = nullptr;
-      for_each_unmapped(list, [&](block& unmapped) {
-        at = begin - unmapped.address < unmapped.size ? &unmapped : nullptr;
-        return at != nullptr;
-      });
-      return ranges_.mark_mapped(*at, begin, bytes);
+      block* const at = find_unmapped(list, [begin](const block& b) { return begin - b.address < b.size; });
+      return ranges().mark_mapped(*at, begin, bytes);
     }
     /// Finds the lowest unmapped block of at least `bytes` bytes below mapped memory, or null.
     [[nodiscard]] static block* first_hole(const free_list& list, std::size_t bytes,
                                            std::size_t page) noexcept {
-      block* found = nullptr;
-      for_each_unmapped(list, [&](block& hole) {
-        const bool fits = !is_end(hole) && mapped_ranges<Manager>::usable(hole, page) >= bytes;
-        found = fits ? &hole : nullptr;
-        return fits;
+      return find_unmapped(list, [&](const block& hole) {
+        return !is_end(hole) && mapped_ranges<Manager>::usable(hole, page) >= bytes;
       });
-      return found;
     }
     /// Calls f(block) for each free block of a list, in the order of addresses.
     template <typename F>
@@ -304,13 +277,13 @@ struct appending_backend : range_backend_defaults {
     /// Calls f(chunk) for each chunk of `unit` bytes that lies wholly in a block. Stops if f returns false.
     template <typename F>
     void for_each_unit(const block& in, std::size_t unit, F f) const {
-      ranges_.for_each_chunk(in, [&](chunk& c) { return c.bytes != unit || f(c); });
+      ranges().for_each_chunk(in, [&](chunk& c) { return c.bytes != unit || f(c); });
     }
     [[nodiscard]] block* next_with_selected(const free_list& list) const noexcept {
       block* found = nullptr;
       for_each_free(list, [&](block& idle) {
         if (found != nullptr) return;
-        ranges_.for_each_chunk(idle, [&](const chunk& c) {
+        ranges().for_each_chunk(idle, [&](const chunk& c) {
           if (c.is_selected) found = &idle;
           return found == nullptr;
         });
@@ -318,8 +291,6 @@ struct appending_backend : range_backend_defaults {
       return found;
     }
 
-    Manager& manager_;
-    mapped_ranges<Manager> ranges_;
     std::uintptr_t next_begin_ = 0;  // start address of the next block in a hole, or 0
   };
 };

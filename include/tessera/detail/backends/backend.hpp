@@ -31,7 +31,7 @@
 /// |                                       | bytes; returns the free block that holds them, or null     |
 /// | releasable(block)                     | bytes that release() would give back; may query the device |
 /// | release(block)                        | gives an idle block's memory back; returns its bytes, or 0 |
-/// | end_of_chunk(address)                 | with ranges: end of the chunk that begins at `address`     |
+/// | ranges()                              | with ranges: its mapped_ranges                             |
 /// | shrink()                              | frees host memory of unused metadata                       |
 /// | metadata_bytes()                      | bytes of host memory, without the manager's                |
 /// | ~instance()                           | releases all memory; the manager still exists              |

@@ -15,11 +15,13 @@ struct expandable_backend : range_backend_defaults {
   static constexpr bool accepts_growth = answers_range_questions<Growth>;
 
   template <typename Manager>
-  class instance {
+  class instance : public mapped_ranges<Manager> {
+    using base = mapped_ranges<Manager>;
+    using base::manager_;
+
    public:
-    explicit instance(Manager& manager) noexcept : manager_(manager), ranges_(manager) {}
-    instance& operator=(instance&&) = delete;
-    ~instance() { ranges_.release_all(); }
+    using base::base;
+    using base::ranges;
 
     /// Starts at the smallest free block that fits. Moves to the next larger one while that one, with the
     /// unmapped bytes above it, is smaller than the current one with its own.
@@ -47,38 +49,23 @@ struct expandable_backend : range_backend_defaults {
                                                     const Policies& p) noexcept {
       return mapped_ranges<Manager>::offset_to(free, size, p.growth.base_alignment(size));
     }
-    [[nodiscard]] std::size_t newly_held(const block& free, std::size_t offset,
-                                         std::size_t size) const noexcept {
-      return ranges_.newly_held(free, offset, size);
-    }
     /// Makes `size` contiguous bytes free, at the lowest possible place of the list's ranges, or in a new
     /// range. If the device refuses in between, the mapped part stays and is free.
     ///   Source:  PyTorch's try_allocate_expandable_block
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t, const Policies& p) noexcept {
-      const range_growth growth = ranges_.growth_for(size, p);
-      ranges_.chunks().retry_orphaned(manager_.provider());
-      const std::size_t granularity = ranges_.granularity(growth.kinds);
-      ranges_.note_alignment(growth.mapping);
+      const range_growth growth = ranges().growth_for(size, p);
+      ranges().chunks().retry_orphaned(manager_.provider());
+      const std::size_t granularity = ranges().granularity(growth.kinds);
+      ranges().note_alignment(growth.mapping);
       block* at = lowest_place(list, size, granularity);
       if (at == nullptr) at = new_range<keeps_short_ranges<decltype(p.growth)>>(list, size, growth);
       while (at != nullptr && (at->is_unmapped() || at->size < size)) {
         block& hole = at->is_unmapped() ? *at : *at->next;
         const std::size_t missing = at->is_unmapped() ? size : size - at->size;
-        at = ranges_.map_new(hole, hole.address, missing < hole.size ? missing : hole.size, growth);
+        at = ranges().map_new(hole, hole.address, missing < hole.size ? missing : hole.size, growth);
       }
       return at;
-    }
-
-    [[nodiscard]] std::size_t releasable(const block& idle) const noexcept {
-      return ranges_.releasable(idle);
-    }
-    std::size_t release(block& idle) noexcept { return ranges_.release(idle); }
-    [[nodiscard]] mapped_ranges<Manager>& ranges() noexcept { return ranges_; }
-    void shrink() noexcept { ranges_.shrink(); }
-    [[nodiscard]] std::size_t metadata_bytes() const noexcept { return ranges_.metadata_bytes(); }
-    [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {
-      return ranges_.end_of_chunk(begin);
     }
 
    private:
@@ -93,20 +80,18 @@ struct expandable_backend : range_backend_defaults {
     /// before.
     [[nodiscard]] static block* lowest_place(const free_list& list, std::size_t size,
                                              std::size_t granularity) noexcept {
-      block* found = nullptr;
-      for_each_unmapped(list, [&found, size, granularity](block& unmapped) {
+      block* const hole = find_unmapped(list, [size, granularity](const block& unmapped) {
         if (unmapped.address % granularity != 0) return false;  // kept for smaller pages
-        block& first = unmapped.prev->is_free() ? *unmapped.prev : unmapped;
         std::size_t room = 0;
-        for (const block* b = &first; room < size; b = b->next) {
+        for (const block* b = unmapped.prev->is_free() ? unmapped.prev : &unmapped; room < size;
+             b = b->next) {
           const std::size_t usable = mapped_ranges<Manager>::usable(*b, granularity);
           room += usable;
           if (usable < b->size) break;
         }
-        found = room >= size ? &first : nullptr;
-        return found != nullptr;
+        return room >= size;
       });
-      return found;
+      return hole != nullptr && hole->prev->is_free() ? hole->prev : hole;
     }
 
     /// Whether a new range stays although it is too short for its request.
@@ -118,14 +103,11 @@ struct expandable_backend : range_backend_defaults {
     [[nodiscard]] block* new_range(free_list& list, std::size_t size, const range_growth& growth) noexcept {
       const bool is_limited =
           !KeepsShort || growth.range < manager_.provider().capacity() || size <= growth.range;
-      block* const whole = ranges_.reserve_range(list, is_limited ? size : growth.mapping, growth);
+      block* const whole = ranges().reserve_range(list, is_limited ? size : growth.mapping, growth);
       if (whole == nullptr || whole->size >= size) return whole;
       manager_.report(Manager::action::refused, 0, growth.mapping, growth.mapping, list);
       return nullptr;
     }
-
-    Manager& manager_;
-    mapped_ranges<Manager> ranges_;
   };
 };
 

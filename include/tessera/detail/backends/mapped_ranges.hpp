@@ -45,15 +45,24 @@ struct range_backend_defaults : backend_defaults {
   static constexpr bool places_blocks = true;
 };
 
-/// Calls f(block) for each unmapped block in the ranges of a free list, in the order of addresses. Stops if f
-/// returns true.
-template <typename F>
-void for_each_unmapped(const free_list& list, F f) {
+/// Finds the first unmapped block in the ranges of a free list, in the order of addresses, for which which(block) is true, or
+/// null.
+template <typename Which>
+[[nodiscard]] block* find_unmapped(const free_list& list, Which which) {
   for (const segment* range = list.ranges; range != nullptr; range = range->next_range) {
     for (block* b = range->links[1]; b != range; b = b->links[1]) {
-      if (f(*b)) return;
+      if (which(*b)) return b;
     }
   }
+  return nullptr;
+}
+/// Calls f(block) for each unmapped block in the ranges of a free list, in the order of addresses.
+template <typename F>
+void for_each_unmapped(const free_list& list, F f) {
+  (void)find_unmapped(list, [&f](block& b) {
+    f(b);
+    return false;
+  });
 }
 
 /// How a range grows.
@@ -67,7 +76,8 @@ struct range_growth {
 /// addresses that blocks need, and goes back chunk by chunk. Unmapped addresses are also blocks, neither free
 /// nor in use. Two unmapped blocks are never neighbours.
 ///
-/// The allocator is not re-entered during calls that map or unmap.
+/// The allocator is not re-entered during calls that map or unmap. An instance of a backend with ranges derives from this
+/// class.
 template <typename Manager>
 class mapped_ranges {
  public:
@@ -79,13 +89,15 @@ class mapped_ranges {
   explicit mapped_ranges(Manager& manager) noexcept : manager_(manager) {}
   mapped_ranges& operator=(mapped_ranges&&) = delete;
 
-  /// Releases all memory and all ranges when the allocator is destroyed.
-  void release_all() noexcept {
+  /// Releases all memory and all ranges.
+  ~mapped_ranges() {
     manager_.wait_for_pending();
     for_each_range([this](segment& range) {
       (void)finish_work_of(*range.first().list);
       for (const block* b = &range.first(); b != &range; b = b->next) {
-        if (!b->is_unmapped()) destroy_from(b->address, b->end());
+        if (!b->is_unmapped())
+          for_each_chunk_with(b->address, b->address, b->end(),
+                              [this](chunk& c) { chunks_.destroy(provider(), c); });
       }
     });
     chunks_.retry_orphaned(provider());
@@ -94,6 +106,8 @@ class mapped_ranges {
     });
   }
 
+  [[nodiscard]] mapped_ranges& ranges() noexcept { return *this; }
+  [[nodiscard]] const mapped_ranges& ranges() const noexcept { return *this; }
   /// Granularity in bytes of the sizes and addresses of chunks of these kinds.
   [[nodiscard]] std::size_t granularity(const page_order& kinds) const noexcept {
     std::size_t max = 1;
@@ -108,12 +122,8 @@ class mapped_ranges {
   void note_alignment(std::size_t address) noexcept {
     if (alignment_of(address) < alignment_) alignment_ = alignment_of(address);
   }
-  /// Returns the end of the chunk that begins at an address. Returns the address if no chunk begins there.
-  [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {
-    const chunk* const found = chunks_.first_from(begin, begin + 1, alignment_);
-    return found != nullptr ? begin + found->bytes : begin;
-  }
   [[nodiscard]] chunks_type& chunks() noexcept { return chunks_; }
+  [[nodiscard]] const chunks_type& chunks() const noexcept { return chunks_; }
 
   /// Returns the bytes to skip at the start of a block to align `size` bytes to `alignment`. Returns 0 if the
   /// block lacks the room.
@@ -271,6 +281,17 @@ class mapped_ranges {
       if (manager_.may_unmap(c->address, c->bytes) && !f(*c)) return;
     }
   }
+  /// Calls f(chunk) for each chunk that begins at `low` or above and has bytes in [begin, end), in the order of addresses.
+  ///   Cost:  linear in these bytes; if no chunk has `begin`, also in those down to `low`
+  template <typename F>
+  void for_each_chunk_with(std::uintptr_t low, std::uintptr_t begin, std::uintptr_t end, F f) const {
+    std::uintptr_t at = begin / alignment_ * alignment_;
+    while (at > low && chunks_.first_from(at, at + 1, 1) == nullptr) at -= alignment_;
+    while (chunk* const c = chunks_.first_from(larger(at, low), end, alignment_)) {
+      at = c->address + c->bytes;
+      if (at > begin) f(*c);
+    }
+  }
   /// Bytes of the chunks of a free block, and of the idle blocks around it, that could no longer go back if `size` bytes at
   /// `offset` were used.
   ///   Cost:  linear in `size` plus the largest chunk, and in the withheld blocks beside it
@@ -280,16 +301,10 @@ class mapped_ranges {
     while (low->prev->is_idle()) low = low->prev;
     while (high->next->is_idle()) high = high->next;
     const std::uintptr_t begin = free.address + offset;
-    std::uintptr_t at = begin / alignment_ * alignment_;
-    while (at >= low->address && chunks_.first_from(at, at + 1, alignment_) == nullptr) at -= alignment_;
-    if (at < low->address) at = low->address;
     std::size_t bytes = 0;
-    while (const chunk* const c =
-               at < begin + size ? chunks_.first_inside(at, high->end(), alignment_) : nullptr) {
-      if (c->address >= begin + size) break;
-      at = c->address + c->bytes;
-      if (manager_.may_unmap(c->address, c->bytes)) bytes += c->bytes;
-    }
+    for_each_chunk_with(low->address, begin, begin + size, [&](const chunk& c) {
+      if (c.address + c.bytes <= high->end() && manager_.may_unmap(c.address, c.bytes)) bytes += c.bytes;
+    });
     return bytes;
   }
   [[nodiscard]] std::size_t releasable(const block& idle) const noexcept { return releasable(idle, idle); }
@@ -393,6 +408,9 @@ class mapped_ranges {
     manager_.erase_block(whole);
   }
 
+ protected:
+  Manager& manager_;
+
  private:
   /// The addresses that systems give a process. No range has more.
   static constexpr std::size_t all_addresses = std::size_t{1} << 47;
@@ -426,13 +444,6 @@ class mapped_ranges {
     if constexpr (Manager::traits::uses_events) return provider().synchronize(list.key);
     return true;
   }
-  /// Destroys the chunks that begin in [begin, end).
-  void destroy_from(std::uintptr_t begin, std::uintptr_t end) noexcept {
-    while (chunk* const c = chunks_.first_from(begin, end, alignment_)) {
-      begin = c->address + c->bytes;
-      chunks_.destroy(provider(), *c);
-    }
-  }
   static void link_unmapped(block& low, block& b, block& high) noexcept {
     b.links[0] = &low;
     b.links[1] = &high;
@@ -462,7 +473,6 @@ class mapped_ranges {
     manager_.erase_block(high);
   }
 
-  Manager& manager_;
   chunks_type chunks_{manager_.counters().device_bytes};
   std::size_t alignment_ = std::size_t{1} << 62;
   std::size_t longest_refused_ = 0;  // bytes of the longest range that the device refused

@@ -44,7 +44,6 @@ class placement_search {
     for_each_unmapped(list, [this](block& b) {
       const bool is_first = !b.prev->is_free() || !b.prev->prev->is_unmapped();
       if (is_first) consider_run(b.prev->is_free() ? *b.prev : b);
-      return false;
     });
     return best_;
   }

@@ -15,19 +15,16 @@ namespace tessera::inline v0_1::detail {
 /// Ranges into which chunks of any size are mapped, and the mechanics of moving idle chunks. It asks no
 /// policy.
 template <typename Manager>
-class stitched_ranges {
+class stitched_ranges : public mapped_ranges<Manager> {
+  using base = mapped_ranges<Manager>;
+
  public:
   using action = typename Manager::action;
-  using chunk = typename mapped_ranges<Manager>::chunk;
+  using chunk = typename base::chunk;
+  using base::base;
+  using base::ranges;
 
-  explicit stitched_ranges(Manager& manager) noexcept : manager_(manager), ranges_(manager) {}
-  stitched_ranges& operator=(stitched_ranges&&) = delete;
-  ~stitched_ranges() {
-    release_detached();
-    ranges_.release_all();
-  }
-  [[nodiscard]] mapped_ranges<Manager>& ranges() noexcept { return ranges_; }
-  [[nodiscard]] const mapped_ranges<Manager>& ranges() const noexcept { return ranges_; }
+  ~stitched_ranges() { release_detached(); }
 
   /// Raises the peak of active bytes as if another block of `size` bytes were live.
   void raise_peak_active(std::size_t size) noexcept {
@@ -53,15 +50,15 @@ class stitched_ranges {
   /// `growth.range` is 0. Returns none if the device refuses.
   [[nodiscard]] placement prepare_placement(free_list& list, std::size_t size, const range_growth& growth,
                                             bool should_save_pages) noexcept {
-    ranges_.note_alignment(growth.mapping);
-    ranges_.chunks().retry_orphaned(manager_.provider());
+    ranges().note_alignment(growth.mapping);
+    ranges().chunks().retry_orphaned(manager_.provider());
     const placement found = placement_search(size, growth.mapping, should_save_pages).best(list);
     if (found.first != nullptr || growth.range == 0) return found;
     if (reserves_left_ > 0)
       --reserves_left_;
     else if (manager_.may_wait())
       unreserve_empty_ranges();
-    (void)ranges_.reserve_range(list, size, growth);
+    (void)ranges().reserve_range(list, size, growth);
     return placement_search(size, growth.mapping, should_save_pages).best(list);
   }
   /// Detaches idle chunks outside a placement from their addresses, few rather than many. Detaches `wanted`
@@ -73,13 +70,13 @@ class stitched_ranges {
     std::size_t detached = 0;
     manager_.for_each_releasable(
         [&](block& idle) {
-          const std::size_t bytes = ranges_.unmap_chunks(
+          const std::size_t bytes = ranges().unmap_chunks(
               idle, [](const chunk& c) { return c.is_selected; },
               [this](chunk& c, block&) { c.next = std::exchange(detached_, &c); });
           detached += bytes;
           return bytes > 0;
         },
-        ranges_.alignment());
+        ranges().alignment());
     return detached;
   }
   /// Maps a placement from detached and new chunks, all or nothing. Returns the free block that contains
@@ -109,7 +106,7 @@ class stitched_ranges {
       for (std::uintptr_t next = begin; works && next < end;) {
         const std::size_t max = max_chunk(manager_.counters().reserved() + bytes);
         const std::size_t size = end - next < max ? end - next : max;
-        *last = ranges_.chunks().plan(next, size);
+        *last = ranges().chunks().plan(next, size);
         works = *last != nullptr;
         if (!works) break;
         bytes += size;
@@ -121,8 +118,8 @@ class stitched_ranges {
             manager_.reserve_blocks(2 * holes + 2);
     for (chunk* c = planned; works && c != nullptr; c = c->next) use_detached(*c);
     release_detached();
-    if (!works) ranges_.chunks().destroy_all(manager_.provider(), planned);
-    if (!works || !ranges_.chunks().map_all(manager_.provider(), planned, growth.kinds)) {
+    if (!works) ranges().chunks().destroy_all(manager_.provider(), planned);
+    if (!works || !ranges().chunks().map_all(manager_.provider(), planned, growth.kinds)) {
       manager_.report(action::refused, 0, at.unmapped_bytes, at.unmapped_bytes, list);
       return nullptr;
     }
@@ -148,27 +145,30 @@ class stitched_ranges {
   }
   /// Gives detached chunks back to the device.
   void release_detached() noexcept {
-    ranges_.chunks().destroy_all(manager_.provider(), std::exchange(detached_, nullptr));
+    ranges().chunks().destroy_all(manager_.provider(), std::exchange(detached_, nullptr));
   }
 
   /// Frees unused host memory, and gives back ranges without mapped memory. If nothing is reserved, resets
   /// the peaks.
   void shrink() noexcept {
     unreserve_empty_ranges();
-    ranges_.shrink();
+    base::shrink();
     if (manager_.counters().reserved() != 0) return;
     peak_active_ = 0;
     peak_reserved_ = 0;
   }
+
+ protected:
+  using base::manager_;
 
  private:
   /// Gives back ranges without mapped memory. Before the number of ranges doubles, this runs by itself: streams that moved on
   /// leave such ranges behind, and each walk over idle memory would visit their lists.
   void unreserve_empty_ranges() noexcept {
     std::size_t kept = 0;
-    ranges_.for_each_range([&](segment& range) {
+    ranges().for_each_range([&](segment& range) {
       if (!range.first().is_unmapped() || range.first().is_split()) ++kept;
-      ranges_.unreserve_if_empty(range);
+      ranges().unreserve_if_empty(range);
     });
     reserves_left_ = kept + 64;
   }
@@ -195,7 +195,7 @@ class stitched_ranges {
     for (chunk** at = &detached_; *at != nullptr; at = &(*at)->next) {
       if ((*at)->bytes != planned.bytes) continue;
       chunk& found = *std::exchange(*at, (*at)->next);
-      return ranges_.chunks().move_memory(found, planned);
+      return ranges().chunks().move_memory(found, planned);
     }
   }
   /// Makes the memory mapped for a placement free.
@@ -211,7 +211,7 @@ class stitched_ranges {
         manager_.report(action::segment_map, c->address, c->bytes, c->bytes, list);
         end += c->bytes;
       }
-      b = &ranges_.mark_mapped(*b, begin, end - begin);
+      b = &ranges().mark_mapped(*b, begin, end - begin);
     }
     manager_.count_mapped(list, static_cast<std::int64_t>(bytes));
     const std::size_t reserved = manager_.counters().reserved();
@@ -226,7 +226,7 @@ class stitched_ranges {
     chunk* largest_first = nullptr;
     manager_.for_each_releasable(
         [&](const block& idle) {
-          ranges_.for_each_chunk(idle, [&](chunk& c) {
+          ranges().for_each_chunk(idle, [&](chunk& c) {
             c.is_selected = false;
             const bool inside = c.address < around.end && c.address + c.bytes > around.begin;
             if (!inside) c.next = std::exchange(largest_first, &c);
@@ -234,7 +234,7 @@ class stitched_ranges {
           });
           return false;
         },
-        ranges_.alignment());
+        ranges().alignment());
     largest_first = sorted(largest_first);
     std::size_t selected = 0;
     while (largest_first != nullptr && selected < wanted) {
@@ -266,8 +266,6 @@ class stitched_ranges {
     return merged;
   }
 
-  Manager& manager_;
-  mapped_ranges<Manager> ranges_;
   chunk* detached_ = nullptr;
   std::size_t reserves_left_ = 64;  // until empty ranges go back
   std::uintptr_t next_begin_ = 0;   // start address of the next block, or 0
@@ -289,9 +287,13 @@ struct stitching_backend : range_backend_defaults {
   static constexpr bool accepts_growth = answers_moving_questions<Growth>;
 
   template <typename Manager>
-  class instance {
+  class instance : public stitched_ranges<Manager> {
+    using base = stitched_ranges<Manager>;
+    using base::manager_;
+
    public:
-    explicit instance(Manager& manager) noexcept : manager_(manager), stitched_(manager) {}
+    using base::base;
+    using base::ranges;
 
     /// Finds the best-fitting free block. To save whole free pages, it may map another placement instead.
     template <typename Policies>
@@ -306,44 +308,27 @@ struct stitching_backend : range_backend_defaults {
     template <typename Policies>
     [[nodiscard, gnu::always_inline]] std::size_t consume_placement(const block& free, std::size_t size,
                                                                     const Policies& p) noexcept {
-      return stitched_.take_next_offset(free, size, p.growth.base_alignment(size));
+      return this->take_next_offset(free, size, p.growth.base_alignment(size));
     }
     template <typename Policies>
     [[nodiscard]] std::size_t peek_placement(const block& free, std::size_t size,
                                              const Policies& p) const noexcept {
-      return stitched_.next_offset(free, size, p.growth.base_alignment(size));
-    }
-    [[nodiscard]] std::size_t newly_held(const block& free, std::size_t offset,
-                                         std::size_t size) const noexcept {
-      return stitched_.ranges().newly_held(free, offset, size);
+      return this->next_offset(free, size, p.growth.base_alignment(size));
     }
     /// Maps memory at the placement with the lowest cost.
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t, const Policies& p) noexcept {
-      stitched_.raise_peak_active(size);
+      this->raise_peak_active(size);
       const growth_state now = state(p);
-      const range_growth growth = stitched_.ranges().growth_for(size, p);
-      const placement at = stitched_.prepare_placement(list, size, growth,
-                                                       p.growth.should_save_pages(now.reserved, now.limit));
+      const range_growth growth = ranges().growth_for(size, p);
+      const placement at =
+          this->prepare_placement(list, size, growth, p.growth.should_save_pages(now.reserved, now.limit));
       if (at.first == nullptr) return nullptr;
       if (block* const found = map_within(list, size, at, growth, p.growth.move_threshold(now), p))
         return found;
       // The device may give less than it has, because other programs use it, too. Idle memory then replaces
       // all new memory.
       return map_within(list, size, at, growth, state(p).reserved, p);
-    }
-
-    [[nodiscard]] std::size_t releasable(const block& idle) const noexcept {
-      return stitched_.ranges().releasable(idle);
-    }
-    std::size_t release(block& idle) noexcept { return stitched_.ranges().release(idle); }
-    [[nodiscard]] mapped_ranges<Manager>& ranges() noexcept { return stitched_.ranges(); }
-    [[nodiscard]] const stitched_ranges<Manager>& stitched() const noexcept { return stitched_; }
-    void copy_peaks(const auto& from) noexcept { stitched_.copy_peaks(from.stitched()); }
-    void shrink() noexcept { stitched_.shrink(); }
-    [[nodiscard]] std::size_t metadata_bytes() const noexcept { return stitched_.ranges().metadata_bytes(); }
-    [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {
-      return stitched_.ranges().end_of_chunk(begin);
     }
 
    private:
@@ -354,7 +339,7 @@ struct stitching_backend : range_backend_defaults {
     template <typename Policies>
     [[nodiscard]] growth_state state(const Policies& p) const noexcept {
       const usage now = manager_.usage_under(limit(p));
-      return {now.reserved, now.limit, stitched_.peak_active(), stitched_.peak_reserved()};
+      return {now.reserved, now.limit, this->peak_active(), this->peak_reserved()};
     }
 
     /// Maps a placement. Keeps reserved memory within `threshold` bytes if idle memory suffices for the rest,
@@ -377,35 +362,32 @@ struct stitching_backend : range_backend_defaults {
       };
       const std::size_t needed = excess(now.limit);
       const std::size_t wanted = excess(threshold);
-      const std::size_t detached = wanted > 0 ? stitched_.detach_idle(at, wanted, needed) : 0;
+      const std::size_t detached = wanted > 0 ? this->detach_idle(at, wanted, needed) : 0;
       block* found = nullptr;
       if (detached >= needed) {
         const std::size_t left = now.reserved - detached;
         const std::size_t room = threshold > left ? threshold - left : 0;
-        found = stitched_.map(at, list, growth, min_chunk(p, size), room, max_chunk);
+        found = this->map(at, list, growth, min_chunk(p, size), room, max_chunk);
       }
-      stitched_.release_detached();
+      this->release_detached();
       return found;
     }
     /// Maps a placement instead of using a fitting free block, if that breaks fewer whole free pages.
     template <typename Policies>
     [[nodiscard, gnu::noinline]] block* map_to_save_pages(free_list& list, std::size_t size, block& fit,
                                                           const Policies& p) noexcept {
-      range_growth growth = stitched_.ranges().growth_for(size, p);
+      range_growth growth = ranges().growth_for(size, p);
       growth.range = 0;
-      const std::size_t broken = stitched_.broken_page_bytes(fit, size, growth.mapping);
+      const std::size_t broken = this->broken_page_bytes(fit, size, growth.mapping);
       if (broken == 0) return &fit;
-      const placement at = stitched_.prepare_placement(list, size, growth, true);
+      const placement at = this->prepare_placement(list, size, growth, true);
       if (at.first == nullptr || at.consumed_page_bytes >= broken) return &fit;
-      stitched_.raise_peak_active(size);
+      this->raise_peak_active(size);
       block* const found = map_within(list, size, at, growth, p.growth.move_threshold(state(p)), p);
       if (found == nullptr) return manager_.best_fit(list, size);
-      stitched_.place_next_at(at);
+      this->place_next_at(at);
       return found;
     }
-
-    Manager& manager_;
-    stitched_ranges<Manager> stitched_;
   };
 };
 

@@ -145,23 +145,17 @@ struct segment : block {
   [[nodiscard]] const block& first() const noexcept { return *next; }
 };
 
-/// Returns the bytes of a segment.
-///   Cost:  linear in its blocks
+/// Returns the bytes of a segment, or in a range, of the addresses of its blocks.
 [[nodiscard]] inline std::size_t segment_bytes(const block& first) noexcept {
-  std::size_t bytes = 0;
-  for (const block *b = &first, *end = first.prev; b != end; b = b->next) bytes += b->size;
-  return bytes;
+  return first.prev->prev->end() - first.address;
 }
 
 /// Returns the bytes of a segment whose blocks are all idle, otherwise 0. `first` is its first block.
 ///   Cost:  linear in the blocks before the first that is not idle
 [[nodiscard]] inline std::size_t idle_bytes(const block& first) noexcept {
-  std::size_t bytes = 0;
-  for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
-    if (!b->is_idle()) return 0;
-    bytes += b->size;
-  }
-  return bytes;
+  const block* b = &first;
+  while (b->is_idle()) b = b->next;
+  return b == first.prev ? segment_bytes(first) : 0;
 }
 
 /// Returns the segment of a block that fills it.

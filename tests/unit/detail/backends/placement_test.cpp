@@ -43,11 +43,7 @@ class placements : public testing::Test {
   /// Maps [begin, end) and allocates the parts of it that must be in use.
   void map(std::size_t begin, std::size_t end) {
     ASSERT_TRUE(manager.reserve_blocks(8));
-    block* at = nullptr;
-    for_each_unmapped(*list, [&](block& b) {
-      at = &b;
-      return b.end() > base + begin;
-    });
+    block* const at = find_unmapped(*list, [&](const block& b) { return b.end() > base + begin; });
     (void)ranges.mark_mapped(*at, base + begin, end - begin);
   }
   void use(std::size_t begin, std::size_t bytes) {
@@ -152,10 +148,7 @@ TEST(placements_at_random, are_the_cheapest_of_all_that_begin_or_end_in_free_mem
       for (std::uintptr_t at = hole->address, end = hole->end(); at < end; at += page) {
         if (random() % 2 == 0) continue;
         ASSERT_TRUE(manager.reserve_blocks(8));
-        for_each_unmapped(*list, [&](block& b) {
-          hole = &b;
-          return b.end() > at;
-        });
+        hole = find_unmapped(*list, [&](const block& b) { return b.end() > at; });
         (void)ranges.mark_mapped(*hole, at, page);
       }
     }

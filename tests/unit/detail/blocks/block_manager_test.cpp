@@ -173,10 +173,7 @@ TEST(mapped_ranges, are_in_the_order_of_addresses) {
   for (const std::uintptr_t address : {2_GiB, 4_GiB, 1_GiB, 3_GiB})
     ASSERT_NE(ranges.insert_range(*list, address, 1_MiB), nullptr);
   sizes found;
-  for_each_unmapped(*list, [&](const block& b) {
-    found.push_back(b.address);
-    return false;
-  });
+  for_each_unmapped(*list, [&](const block& b) { found.push_back(b.address); });
   EXPECT_EQ(found, (sizes{1_GiB, 2_GiB, 3_GiB, 4_GiB}));
 }
 
