@@ -321,7 +321,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
     group* const found = find_group(pool);
     if (found == nullptr) return {tessera::detail::why_no_private_pool(pool)};
     found->options.serves_on_oom = false;
-    std::as_const(access::manager(in_)).for_each_block([&](const block& b) {
+    access::manager(in_).for_each_block([&](const block& b) {
       const bool is_pending = b.status.state == block::state::pending;
       if (b.list->where.group != found || (!is_pending && !tessera::detail::is_lent(b))) return;
       calls_.call(

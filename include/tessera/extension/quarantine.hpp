@@ -230,8 +230,7 @@ class quarantine::state : public tessera::detail::extension_defaults {
     }
   };
 
-  [[nodiscard]] manager_type& manager() noexcept { return access::manager(in_); }
-  [[nodiscard]] const manager_type& manager() const noexcept { return access::manager(std::as_const(in_)); }
+  [[nodiscard]] manager_type& manager() const noexcept { return access::manager(in_); }
   [[nodiscard]] auto memory() const noexcept { return access::map(in_); }
   [[nodiscard]] bool is_live_and_faulty(const block& b) const noexcept {
     return b.is_live() && any_in(b.address, b.end());

@@ -28,8 +28,8 @@ struct appending_backend : range_backend_defaults {
   static constexpr bool accepts_growth = answers_appending_questions<Growth>;
 
   template <typename Manager>
-  class instance : public mapped_ranges<Manager> {
-    using base = mapped_ranges<Manager>;
+  class instance : public placing_ranges<Manager> {
+    using base = placing_ranges<Manager>;
     using base::manager_;
 
    public:
@@ -40,21 +40,6 @@ struct appending_backend : range_backend_defaults {
     [[nodiscard, gnu::always_inline]] block* obtain_block(free_list& list, std::size_t size,
                                                           const Policies& p) noexcept {
       return manager_.best_fit(list, size, p);
-    }
-    template <typename Policies>
-    [[nodiscard, gnu::always_inline]] std::size_t consume_placement(const block& free, std::size_t size,
-                                                                    const Policies& p) noexcept {
-      const std::size_t offset = peek_placement(free, size, p);
-      next_begin_ = 0;
-      return offset;
-    }
-    template <typename Policies>
-    [[nodiscard, gnu::always_inline]] std::size_t peek_placement(const block& free, std::size_t size,
-                                                                 const Policies& p) const noexcept {
-      const bool fits =
-          next_begin_ >= free.address && next_begin_ <= free.end() && size <= free.end() - next_begin_;
-      return fits ? next_begin_ - free.address
-                  : mapped_ranges<Manager>::offset_to(free, size, p.growth.base_alignment(size));
     }
     /// Maps the smallest hole that holds the block, else the rest of the block at the end of a range. If the device
     /// refuses and the policy allows it, idle chunks of the list move there.
@@ -68,7 +53,7 @@ struct appending_backend : range_backend_defaults {
       if (block* const hole = smallest_hole(list, whole, page)) {
         const std::uintptr_t begin = hole->address;
         if (block* const found = map(*hole, whole, growth, p)) {
-          next_begin_ = begin;
+          this->place_next_at(begin);
           return found;
         }
       }
@@ -163,8 +148,10 @@ struct appending_backend : range_backend_defaults {
       }
       works = works && fill_from_selected(list, fresh) && manager_.reserve_blocks(4);
       if (!works) ranges().chunks().destroy_all(manager_.provider(), fresh);
-      if (works && ranges().chunks().map_all(manager_.provider(), fresh, growth.kinds))
-        return &mark_mapped(list, begin, fresh);
+      if (works && ranges().chunks().map_all(manager_.provider(), fresh, growth.kinds)) {
+        const auto has_begin = [begin](const block& b) { return begin - b.address < b.size; };
+        return &ranges().add_mapped(*find_unmapped(list, has_begin), fresh);
+      }
       manager_.report(action::refused, 0, missing, missing, list);
       return nullptr;
     }
@@ -247,17 +234,6 @@ struct appending_backend : range_backend_defaults {
       }
       return true;
     }
-    /// Makes the memory of mapped chunks from `begin` on free.
-    [[nodiscard]] block& mark_mapped(free_list& list, std::uintptr_t begin, const chunk* mapped) noexcept {
-      std::size_t bytes = 0;
-      for (const chunk* c = mapped; c != nullptr; c = c->next) {
-        manager_.report(action::segment_map, c->address, c->bytes, c->bytes, list);
-        bytes += c->bytes;
-      }
-      manager_.count_mapped(list, static_cast<std::int64_t>(bytes));
-      block* const at = find_unmapped(list, [begin](const block& b) { return begin - b.address < b.size; });
-      return ranges().mark_mapped(*at, begin, bytes);
-    }
     /// Finds the lowest unmapped block of at least `bytes` bytes below mapped memory, or null.
     [[nodiscard]] static block* first_hole(const free_list& list, std::size_t bytes,
                                            std::size_t page) noexcept {
@@ -290,8 +266,6 @@ struct appending_backend : range_backend_defaults {
       });
       return found;
     }
-
-    std::uintptr_t next_begin_ = 0;  // start address of the next block in a hole, or 0
   };
 };
 

@@ -212,10 +212,29 @@ class mapped_ranges {
       manager_.report(action::refused, 0, growth.mapping, growth.mapping, list);
       return nullptr;
     }
-    for (const chunk* c = fresh; c != nullptr; c = c->next)
-      manager_.report(action::segment_map, c->address, c->bytes, c->bytes, list);
-    manager_.count_mapped(list, static_cast<std::int64_t>(end - begin));
-    return &mark_mapped(unmapped, begin, end - begin);
+    return &add_mapped(unmapped, fresh);
+  }
+  /// Makes the memory of chunks free that were just mapped, and counts it. They are in the order of addresses, in the given
+  /// block or above it. Returns the free block that contains the last one.
+  ///   Requires:  a preceding reserve_blocks() of two for each unmapped block
+  block& add_mapped(block& unmapped, const chunk* mapped) noexcept {
+    const free_list& list = *unmapped.list;
+    block* b = &unmapped;
+    std::size_t bytes = 0;
+    for (const chunk* c = mapped; c != nullptr;) {
+      while (!b->is_unmapped() || b->end() <= c->address) b = b->next;
+      const std::uintptr_t begin = c->address;
+      const std::uintptr_t room = b->end();
+      std::uintptr_t end = begin;
+      for (; c != nullptr && c->address == end && end < room; c = c->next) {
+        manager_.report(action::segment_map, c->address, c->bytes, c->bytes, list);
+        end += c->bytes;
+      }
+      b = &mark_mapped(*b, begin, end - begin);
+      bytes += end - begin;
+    }
+    manager_.count_mapped(list, static_cast<std::int64_t>(bytes));
+    return *b;
   }
   /// Asks the policies how a range grows for a block of `size` bytes. Aborts if the answer is invalid.
   template <typename Policies>
@@ -477,6 +496,38 @@ class mapped_ranges {
   std::size_t alignment_ = std::size_t{1} << 62;
   std::size_t longest_refused_ = 0;  // bytes of the longest range that the device refused
   std::size_t ranges_ = 0;           // their number
+};
+
+/// Ranges in which a backend may choose where in a free block the next block begins.
+template <typename Manager>
+class placing_ranges : public mapped_ranges<Manager> {
+ public:
+  using mapped_ranges<Manager>::mapped_ranges;
+
+  /// Makes the next block begin at an address.
+  void place_next_at(std::uintptr_t begin) noexcept { next_begin_ = begin; }
+  /// Returns the bytes to leave free before the next block of `size` bytes, and forgets its address. Without a suitable
+  /// address, returns the offset that aligns the block.
+  template <typename Policies>
+  [[nodiscard, gnu::always_inline]] std::size_t consume_placement(const block& free, std::size_t size,
+                                                                  const Policies& p) noexcept {
+    const std::size_t offset = peek_placement(free, size, p);
+    next_begin_ = 0;
+    return offset;
+  }
+  /// Like consume_placement(), but does not forget the address.
+  template <typename Policies>
+  [[nodiscard, gnu::always_inline]] std::size_t peek_placement(const block& free, std::size_t size,
+                                                               const Policies& p) const noexcept {
+    const std::size_t alignment = p.growth.base_alignment(size);
+    const std::uintptr_t begin = next_begin_;
+    const bool fits =
+        begin >= free.address && begin <= free.end() && size <= free.end() - begin && begin % alignment == 0;
+    return fits ? begin - free.address : this->offset_to(free, size, alignment);
+  }
+
+ private:
+  std::uintptr_t next_begin_ = 0;  // start address of the next block, or 0
 };
 
 }  // namespace tessera::inline v0_1::detail

@@ -15,8 +15,8 @@ namespace tessera::inline v0_1::detail {
 /// Ranges into which chunks of any size are mapped, and the mechanics of moving idle chunks. It asks no
 /// policy.
 template <typename Manager>
-class stitched_ranges : public mapped_ranges<Manager> {
-  using base = mapped_ranges<Manager>;
+class stitched_ranges : public placing_ranges<Manager> {
+  using base = placing_ranges<Manager>;
 
  public:
   using action = typename Manager::action;
@@ -123,25 +123,10 @@ class stitched_ranges : public mapped_ranges<Manager> {
       manager_.report(action::refused, 0, at.unmapped_bytes, at.unmapped_bytes, list);
       return nullptr;
     }
-    return mark_mapped(at, planned, bytes);
-  }
-  /// Makes the next block begin at this placement, which map() has mapped.
-  void place_next_at(const placement& at) noexcept { next_begin_ = at.begin; }
-  /// Returns the bytes to leave free before the next block of `size` bytes, and forgets its placement.
-  /// Without a suitable placement, returns the offset that aligns the block.
-  [[nodiscard, gnu::always_inline]] std::size_t take_next_offset(const block& free, std::size_t size,
-                                                                 std::size_t alignment) noexcept {
-    const std::size_t offset = next_offset(free, size, alignment);
-    next_begin_ = 0;
-    return offset;
-  }
-  /// Like take_next_offset(), but does not forget the placement.
-  [[nodiscard, gnu::always_inline]] std::size_t next_offset(const block& free, std::size_t size,
-                                                            std::size_t alignment) const noexcept {
-    const std::uintptr_t begin = next_begin_;
-    const bool fits =
-        begin >= free.address && begin <= free.end() && size <= free.end() - begin && begin % alignment == 0;
-    return fits ? begin - free.address : mapped_ranges<Manager>::offset_to(free, size, alignment);
+    block& found = ranges().add_mapped(*at.first, planned);
+    const std::size_t reserved = manager_.counters().reserved();
+    if (reserved > peak_reserved_) peak_reserved_ = reserved;
+    return &found;
   }
   /// Gives detached chunks back to the device.
   void release_detached() noexcept {
@@ -198,27 +183,6 @@ class stitched_ranges : public mapped_ranges<Manager> {
       return ranges().chunks().move_memory(found, planned);
     }
   }
-  /// Makes the memory mapped for a placement free.
-  [[nodiscard]] block* mark_mapped(const placement& at, const chunk* mapped, std::size_t bytes) noexcept {
-    const free_list& list = *at.first->list;
-    block* b = at.first;
-    for (const chunk* c = mapped; c != nullptr;) {
-      while (!b->is_unmapped() || b->end() <= c->address) b = b->next;
-      const std::uintptr_t begin = c->address;
-      std::uintptr_t end = begin;
-      const std::uintptr_t room = b->end();
-      for (; c != nullptr && c->address == end && end < room; c = c->next) {
-        manager_.report(action::segment_map, c->address, c->bytes, c->bytes, list);
-        end += c->bytes;
-      }
-      b = &ranges().mark_mapped(*b, begin, end - begin);
-    }
-    manager_.count_mapped(list, static_cast<std::int64_t>(bytes));
-    const std::size_t reserved = manager_.counters().reserved();
-    if (reserved > peak_reserved_) peak_reserved_ = reserved;
-    return b;
-  }
-
   /// Selects idle chunks outside a placement until they have `wanted` bytes. Takes the smallest chunk that
   /// suffices alone, otherwise the largest chunk.
   ///   Returns:  the bytes of the selected chunks
@@ -268,7 +232,6 @@ class stitched_ranges : public mapped_ranges<Manager> {
 
   chunk* detached_ = nullptr;
   std::size_t reserves_left_ = 64;  // until empty ranges go back
-  std::uintptr_t next_begin_ = 0;   // start address of the next block, or 0
   std::size_t peak_active_ = 0;
   std::size_t peak_reserved_ = 0;
 };
@@ -304,16 +267,6 @@ struct stitching_backend : range_backend_defaults {
       const usage now = manager_.usage_under(limit(p));
       return p.growth.should_save_pages(now.reserved, now.limit) ? map_to_save_pages(list, size, *fit, p)
                                                                  : fit;
-    }
-    template <typename Policies>
-    [[nodiscard, gnu::always_inline]] std::size_t consume_placement(const block& free, std::size_t size,
-                                                                    const Policies& p) noexcept {
-      return this->take_next_offset(free, size, p.growth.base_alignment(size));
-    }
-    template <typename Policies>
-    [[nodiscard]] std::size_t peek_placement(const block& free, std::size_t size,
-                                             const Policies& p) const noexcept {
-      return this->next_offset(free, size, p.growth.base_alignment(size));
     }
     /// Maps memory at the placement with the lowest cost.
     template <typename Policies>
@@ -385,7 +338,7 @@ struct stitching_backend : range_backend_defaults {
       this->raise_peak_active(size);
       block* const found = map_within(list, size, at, growth, p.growth.move_threshold(state(p)), p);
       if (found == nullptr) return manager_.best_fit(list, size);
-      this->place_next_at(at);
+      this->place_next_at(at.begin);
       return found;
     }
   };

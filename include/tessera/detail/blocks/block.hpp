@@ -199,15 +199,12 @@ class segment_list {
     nodes_.give_back(&released);
   }
 
-  /// Calls f(segment&) for each segment that is not being released. f may not insert or erase segments.
-  template <typename F>
-  void for_each(F f) {
-    for (segment* s = first_; s != nullptr; s = s->next_segment) f(*s);
-  }
+  /// Calls f(segment&) for each segment; with `with_releasing`, also for those that are being released. f may not insert or
+  /// erase segments.
   template <typename F>
   void for_each(bool with_releasing, F f) const {
-    for (const segment* s = first_; s != nullptr; s = s->next_segment) f(*s);
-    for (const segment* s = with_releasing ? releasing_ : nullptr; s != nullptr; s = s->next_segment) f(*s);
+    for (segment* s = first_; s != nullptr; s = s->next_segment) f(*s);
+    for (segment* s = with_releasing ? releasing_ : nullptr; s != nullptr; s = s->next_segment) f(*s);
   }
   /// Number of segments that are not being released.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }

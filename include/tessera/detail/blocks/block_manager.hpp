@@ -453,16 +453,11 @@ class block_manager {
     segments_.erase(range, 0);
   }
   /// Calls f(block&) with the first block of each segment, in no particular order. `first.prev` is the
-  /// segment, which ends the list of its blocks.
-  template <typename F>
-  void for_each_segment(F f) {
-    segments_.for_each([&f](segment& s) { f(s.first()); });
-  }
-  /// Calls f(const block&) likewise. With `with_releasing`, includes the segments that the device is being
-  /// asked to take back.
+  /// segment, which ends the list of its blocks. With `with_releasing`, includes the segments that the device is
+  /// being asked to take back.
   template <typename F>
   void for_each_segment(F f, bool with_releasing = false) const {
-    segments_.for_each(with_releasing, [&f](const segment& s) { f(s.first()); });
+    segments_.for_each(with_releasing, [&f](segment& s) { f(s.first()); });
   }
   /// Calls f(const block&) for each block of these segments.
   template <typename F>

@@ -31,8 +31,7 @@ class heap_map {
   struct unit : heap_unit {
     Block* lowest;
     /// Calls f(block, low, high) for each block with bytes of the unit: those from the offset `low` up to `high`.
-    template <typename F>
-    void for_each_block(F f) const {
+    void for_each_block(auto f) const {
       const std::uintptr_t begin = this->address;
       const std::uintptr_t end = this->end();
       for (Block* b = lowest; b->status.state != block::state::segment && b->address < end; b = b->next)
@@ -48,25 +47,21 @@ class heap_map {
 
   /// Calls f(block) with the first block of each segment, in no particular order. `first.prev` is the segment, which ends
   /// the list of its blocks. With `with_releasing`, includes the segments that the device is being asked to take back.
-  template <typename F>
-  void for_each_segment(F f, bool with_releasing = false) const {
-    manager_->for_each_segment([&f](const block& first) { f(const_cast<Block&>(first)); }, with_releasing);
+  void for_each_segment(auto f, bool with_releasing = false) const {
+    manager_->for_each_segment([&f](Block& first) { f(first); }, with_releasing);
   }
   /// Calls f(block) with the first block of each segment of a group.
-  template <typename F>
-  void for_each_segment_of(const pool_group& in, F f) const {
+  void for_each_segment_of(const pool_group& in, auto f) const {
     for_each_segment([&](Block& first) {
       if (first.list->where.group == &in) f(first);
     });
   }
   /// Calls f(const block&) for each block of these segments.
-  template <typename F>
-  void for_each_block(F f, bool with_releasing = false) const {
+  void for_each_block(auto f, bool with_releasing = false) const {
     manager_->for_each_block(f, with_releasing);
   }
   /// Calls f(block) for each block with bytes in [begin, end). f may change that block, but no other.
-  template <typename F>
-  void for_each_block_in(std::uintptr_t begin, std::uintptr_t end, F f) const {
+  void for_each_block_in(std::uintptr_t begin, std::uintptr_t end, auto f) const {
     (void)find_in(begin, end, [&f](Block& b) {
       f(b);
       return false;
@@ -74,8 +69,7 @@ class heap_map {
   }
   /// Finds a block with bytes in [begin, end) for which which(block) is true, or null.
   ///   Cost:  linear in the segments, and in the blocks of those with such bytes
-  template <typename Which>
-  [[nodiscard]] Block* find_in(std::uintptr_t begin, std::uintptr_t end, Which which) const {
+  [[nodiscard]] Block* find_in(std::uintptr_t begin, std::uintptr_t end, auto which) const {
     Block* found = nullptr;
     for_each_segment([&](Block& first) {
       Block* const owner = first.prev;
@@ -104,16 +98,14 @@ class heap_map {
   /// Calls f(unit) for each unit with bytes in [begin, end); in a range, in the order of addresses. Memory that sleeps is no
   /// unit. f changes no block.
   ///   Cost:  linear in the segments; in ranges, also in the blocks of those with such bytes and in these bytes
-  template <typename F>
-  void for_each_unit(F f, std::uintptr_t begin = 0, std::uintptr_t end = ~std::uintptr_t{0}) const {
+  void for_each_unit(auto f, std::uintptr_t begin = 0, std::uintptr_t end = ~std::uintptr_t{0}) const {
     for_each_segment([&](Block& first) {
       if (first.address < end && begin < first.address + segment_bytes(first))
         for_each_unit_of(first, f, begin, end);
     });
   }
   /// Does the same in the segment of its first block.
-  template <typename F>
-  void for_each_unit_of(Block& first, F f, std::uintptr_t begin = 0,
+  void for_each_unit_of(Block& first, auto f, std::uintptr_t begin = 0,
                         std::uintptr_t end = ~std::uintptr_t{0}) const {
     if constexpr (has_ranges) {
       const block* const owner = first.prev;
@@ -151,15 +143,13 @@ class heap_map {
   }
   /// In ranges: calls f(chunk) for each physical chunk that begins at `low` or above and has bytes in [begin, end).
   ///   Cost:  linear in these bytes; if no chunk has `begin`, also in those down to `low`
-  template <typename F>
-  void for_each_chunk(std::uintptr_t low, std::uintptr_t begin, std::uintptr_t end, F f) const {
+  void for_each_chunk(std::uintptr_t low, std::uintptr_t begin, std::uintptr_t end, auto f) const {
     backend_->ranges().for_each_chunk_with(low, begin, end, f);
   }
   /// Calls f(group, bytes) for the memory that emptying the cache gives back if it may release that group: segments, and in
   /// ranges chunks, of free and withheld blocks. Segments that are being released count, too.
   ///   Cost:  linear in the segments; in ranges, in the blocks
-  template <typename F>
-  void for_each_idle(F f) const {
+  void for_each_idle(auto f) const {
     for_each_segment(
         [&](const block& first) {
           if constexpr (has_ranges) {

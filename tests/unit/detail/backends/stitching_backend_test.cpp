@@ -155,20 +155,30 @@ TEST_F(stitching, reports_refused_device_calls) {
   EXPECT_EQ(reserved(), 150_MiB);
 }
 
+struct aligning_growth {
+  std::size_t alignment;
+  [[nodiscard]] std::size_t base_alignment(std::size_t) const noexcept { return alignment; }
+};
+struct aligning_policies {
+  aligning_growth growth;
+};
 TEST_F(stitching, places_only_the_next_block_at_its_placement) {
   make_idle({20_MiB});
   const block& free = *manager.best_fit(*list, 20_MiB);
-  ranges.place_next_at({.begin = free.address + 4_MiB});
-  EXPECT_EQ(ranges.take_next_offset(free, 16_MiB, 1), 4_MiB);
-  EXPECT_EQ(ranges.take_next_offset(free, 16_MiB, 1), 0u);
-  ranges.place_next_at({.begin = free.address + 4_MiB});
-  EXPECT_EQ(ranges.take_next_offset(free, 17_MiB, 1), 0u) << "it is too large for that";
-  ranges.place_next_at({.begin = free.address + 64});
-  EXPECT_EQ(ranges.take_next_offset(free, 1_MiB, 512), 0u) << "it is not aligned there";
-  ranges.place_next_at({.begin = free.address - 4_MiB});
-  EXPECT_EQ(ranges.take_next_offset(free, 1_MiB, 1), 0u);
-  ranges.place_next_at({.begin = free.end() + 4_MiB});
-  EXPECT_EQ(ranges.take_next_offset(free, 1_MiB, 1), 0u);
+  const auto take = [&](std::size_t size, std::size_t alignment) {
+    return ranges.consume_placement(free, size, aligning_policies{{alignment}});
+  };
+  ranges.place_next_at(free.address + 4_MiB);
+  EXPECT_EQ(take(16_MiB, 1), 4_MiB);
+  EXPECT_EQ(take(16_MiB, 1), 0u);
+  ranges.place_next_at(free.address + 4_MiB);
+  EXPECT_EQ(take(17_MiB, 1), 0u) << "it is too large for that";
+  ranges.place_next_at(free.address + 64);
+  EXPECT_EQ(take(1_MiB, 512), 0u) << "it is not aligned there";
+  ranges.place_next_at(free.address - 4_MiB);
+  EXPECT_EQ(take(1_MiB, 1), 0u);
+  ranges.place_next_at(free.end() + 4_MiB);
+  EXPECT_EQ(take(1_MiB, 1), 0u);
 }
 TEST_F(stitching, counts_the_bytes_of_whole_pages_that_a_block_breaks) {
   make_idle({20_MiB});
