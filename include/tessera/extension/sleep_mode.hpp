@@ -471,7 +471,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
   /// Unmaps and destroys the chunk of a part. Returns false if the device failed to unmap it.
   [[nodiscard]] bool give_back(const part& s) noexcept {
     auto& chunks = ranges().chunks();
-    chunk& c = *chunks.first_from(s.address, s.address + 1, 1);
+    chunk& c = *chunks.find(s.address);
     manager().report(action::sleep, s.address, s.bytes, s.bytes, *s.range->list);
     if (!chunks.unmap(manager().provider(), c)) {
       manager().report(action::wake, s.address, s.bytes, s.bytes, *s.range->list);

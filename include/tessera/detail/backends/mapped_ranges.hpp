@@ -295,9 +295,9 @@ class mapped_ranges {
   void for_each_chunk_of(const block& low, const block& high, F f) const {
     if (!manager_.extensions().has_memory(Manager::group_of(*low.list))) return;
     const std::uintptr_t end = high.end();
-    for (std::uintptr_t at = low.address; chunk* const c = chunks_.first_inside(at, end, alignment_);) {
+    for (std::uintptr_t at = low.address; chunk* const c = chunks_.first_from(at, end, alignment_);) {
       at = c->address + c->bytes;
-      if (manager_.may_unmap(c->address, c->bytes) && !f(*c)) return;
+      if (at > end || (manager_.may_unmap(c->address, c->bytes) && !f(*c))) return;
     }
   }
   /// Calls f(chunk) for each chunk that begins at `low` or above and has bytes in [begin, end), in the order of addresses.
@@ -305,7 +305,7 @@ class mapped_ranges {
   template <typename F>
   void for_each_chunk_with(std::uintptr_t low, std::uintptr_t begin, std::uintptr_t end, F f) const {
     std::uintptr_t at = begin / alignment_ * alignment_;
-    while (at > low && chunks_.first_from(at, at + 1, 1) == nullptr) at -= alignment_;
+    while (at > low && chunks_.find(at) == nullptr) at -= alignment_;
     while (chunk* const c = chunks_.first_from(larger(at, low), end, alignment_)) {
       at = c->address + c->bytes;
       if (at > begin) f(*c);

@@ -106,6 +106,8 @@ class physical_chunks {
     }
   }
 
+  /// Finds the mapped chunk that begins at an address, or null.
+  [[nodiscard]] chunk* find(std::uintptr_t address) const noexcept { return by_address_.find(address); }
   /// Finds the lowest mapped chunk that begins in [begin, end), or null.
   ///   Requires:  every chunk begins at a multiple of `alignment`
   ///   Cost:      linear in (end - begin) / alignment
@@ -115,12 +117,6 @@ class physical_chunks {
       if (chunk* const found = by_address_.find(at)) return found;
     }
     return nullptr;
-  }
-  /// Finds the same chunk as first_from, but returns null if it ends above `end`.
-  [[nodiscard]] chunk* first_inside(std::uintptr_t begin, std::uintptr_t end,
-                                    std::size_t alignment) const noexcept {
-    chunk* const found = first_from(begin, end, alignment);
-    return found != nullptr && found->bytes <= end - found->address ? found : nullptr;
   }
 
   void shrink() noexcept { nodes_.purge(); }

@@ -134,7 +134,7 @@ class heap_map {
   ///   Cost:  constant in ranges; otherwise linear in the segments
   [[nodiscard]] std::size_t unit_bytes(std::uintptr_t address) const {
     if constexpr (has_ranges) {
-      const auto* const c = backend_->ranges().chunks().first_from(address, address + 1, 1);
+      const auto* const c = backend_->ranges().chunks().find(address);
       return c != nullptr ? c->bytes : 0;
     } else {
       const heap_unit found = unit_at(address);
