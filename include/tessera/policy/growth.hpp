@@ -11,7 +11,7 @@ struct growth_limit : parameter<Limit> {
   using parameter<Limit>::parameter;
   constexpr growth_limit() noexcept = default;
   /// Returns the limit in bytes on a device of `capacity` bytes; `unlimited` if there is none.
-  [[nodiscard]] constexpr std::size_t on(std::size_t capacity) const noexcept {
+  [[nodiscard, gnu::always_inline]] constexpr std::size_t on(std::size_t capacity) const noexcept {
     return memory_limit(this->get()).on(capacity, Rule);
   }
   bool operator==(const growth_limit&) const = default;
