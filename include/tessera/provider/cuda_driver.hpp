@@ -313,13 +313,13 @@ class cuda_device {
     return works;
   }
   /// Gives a chunk of the driver a number, or destroys it.
-  bool keep(const char* name, physical created, std::uint64_t source, physical& made) noexcept {
+  bool keep(const char* name, physical chunk, std::uint64_t source, physical& kept) noexcept {
     const auto lock = state_->chunks.lock();
-    const char* const fault = book().add_chunk({created.bytes, 1, {created.handle}, source}, created.number);
+    const char* const fault = book().add_chunk({chunk.bytes, 1, {chunk.handle}, source}, chunk.number);
     if (fault == nullptr)
-      made = created;
+      kept = chunk;
     else
-      (void)release_handle(created.handle);
+      (void)release_handle(chunk.handle);
     return asked(name, fault);
   }
   bool release_handle(detail::cuda::memory_handle handle) noexcept {

@@ -194,7 +194,7 @@ class command_queues {
 
   bool copy(void* to, const void* from, std::size_t bytes, stream_id stream) noexcept {
     const std::lock_guard lock(mutex_);
-    const cl_command_queue queue = find(stream);
+    cl_command_queue queue = find(stream);
     return queue != nullptr &&
            errors_.succeeded("clEnqueueSVMMemcpy",
                              clEnqueueSVMMemcpy(queue, CL_FALSE, to, from, bytes, 0, nullptr, nullptr));
@@ -204,7 +204,7 @@ class command_queues {
   /// Enqueues a marker. It flushes the queue, because otherwise the work before the marker might never begin.
   [[nodiscard]] bool mark(stream_id stream, cl_event& made) noexcept {
     const std::lock_guard lock(mutex_);
-    const cl_command_queue queue = find(stream);
+    cl_command_queue queue = find(stream);
     cl_event handle = nullptr;
     if (queue == nullptr || !errors_.succeeded("clEnqueueMarkerWithWaitList",
                                                clEnqueueMarkerWithWaitList(queue, 0, nullptr, &handle)))
@@ -228,7 +228,7 @@ class command_queues {
   }
   [[nodiscard]] bool await(stream_id stream, cl_event until) noexcept {
     const std::lock_guard lock(mutex_);
-    const cl_command_queue queue = find(stream);
+    cl_command_queue queue = find(stream);
     return queue != nullptr && errors_.succeeded("clEnqueueBarrierWithWaitList",
                                                  clEnqueueBarrierWithWaitList(queue, 1, &until, nullptr));
   }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
 #include <utility>
 
 #include <tessera/provider/address_book.hpp>
@@ -218,7 +217,8 @@ class simulated_places {
 struct simulated_chunk {
   counted_ptr<simulated_piece> memory;
   bool is_granted = false;  ///< where it is mapped
-  std::optional<importer_list> exported{};
+  bool is_exported = false;
+  importer_list importers{provider::importers::listed};
 };
 
 /// The addresses of one process on a simulated device: segments, reserved ranges and mappings.
@@ -425,9 +425,9 @@ class simulated_process : public reference_count {
 
   [[nodiscard]] simulated_outcome export_memory(std::uint64_t handle, provider::importers who) {
     if (const char* const rule = book().why_not_export(handle)) return {rule};
-    std::optional<importer_list>& exported = book().find(handle)->data.exported;
-    if (exported.has_value()) return {"the memory is exported already"};
-    exported.emplace(who);
+    simulated_chunk& chunk = book().find(handle)->data;
+    if (std::exchange(chunk.is_exported, true)) return {"the memory is exported already"};
+    chunk.importers = importer_list(who);
     return {};
   }
   [[nodiscard]] bool is_exported(std::uint64_t handle) noexcept { return exported(*this, handle) != nullptr; }
@@ -435,7 +435,7 @@ class simulated_process : public reference_count {
   [[nodiscard]] simulated_outcome allow(std::int32_t exporter, std::uint64_t handle, std::int32_t importer) {
     simulated_chunk* const m = exported(*this, handle);
     if (exporter != number_ || m == nullptr) return not_exported;
-    return {m->exported->allow(importer)};
+    return {m->importers.allow(importer)};
   }
   /// Sets `handle` to memory that the process `exporter` exported under its own handle `theirs`.
   [[nodiscard]] simulated_outcome import_memory(std::int32_t exporter, std::uint64_t theirs,
@@ -443,7 +443,7 @@ class simulated_process : public reference_count {
     if (exporter == number_) return {"the memory belongs to this process"};
     const simulated_chunk* const m = exported_by(exporter, theirs);
     if (m == nullptr) return not_exported;
-    if (!m->exported->may_import(number_)) return {"this process is not listed"};
+    if (!m->importers.may_import(number_)) return {"this process is not listed"};
     const simulated_piece& piece = *m->memory;
     if (piece.device() != memory_->device() && !peers_[piece.device()])
       return {"the memory is on another device, without peer access"};
@@ -476,7 +476,7 @@ class simulated_process : public reference_count {
   /// Null if the process has exported no such memory.
   [[nodiscard]] static simulated_chunk* exported(simulated_process& by, std::uint64_t handle) noexcept {
     auto* const found = by.book().find(handle);
-    return found != nullptr && found->data.exported.has_value() ? &found->data : nullptr;
+    return found != nullptr && found->data.is_exported ? &found->data : nullptr;
   }
   [[nodiscard]] const simulated_chunk* exported_by(std::int32_t process,
                                                    std::uint64_t handle) const noexcept {
