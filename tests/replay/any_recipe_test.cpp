@@ -228,7 +228,7 @@ TEST(simulated_allocator, reports_events_to_an_observer) {
   counter seen;
   any_observer observer(seen);
   simulated_allocator pool = any_recipe::of<pytorch<>>({}).make(device_of(1_GiB), {.observer = &observer});
-  pool.deallocate(pool.try_allocate(5_MiB));
+  pool.deallocate(pool.try_allocate(5_MiB, {}));
   EXPECT_EQ(seen.segments, 1u);
   std::size_t blocks = 0;
   pool.for_each_block([&](const segment_view& s, const block_view&) { blocks += s.bytes == 20_MiB; });
@@ -239,7 +239,7 @@ TEST(simulated_allocator, reports_events_to_an_observer) {
 
 TEST(simulated_allocator, explains_a_request_that_fails) {
   simulated_allocator pool = any_recipe::of<pytorch<>>({}).make(device_of(64_MiB));
-  EXPECT_EQ(pool.try_allocate(100_MiB), nullptr);
+  EXPECT_EQ(pool.try_allocate(100_MiB, {}), nullptr);
   EXPECT_EQ(pool.explain(100_MiB, {}).capacity, 64_MiB);
 }
 
@@ -250,7 +250,7 @@ TEST(simulated_allocator, follows_a_plan) {
   constexpr plan::memory_plan planned{
       .bytes = 5_MiB, .peak_live = 5_MiB, .kinds = kinds, .tracks = tracks, .entries = entries};
   simulated_allocator pool = any_recipe::of<stitched>({}).make(device_of(1_GiB), {.plan = &planned});
-  pool.deallocate(pool.try_allocate(5_MiB));
+  pool.deallocate(pool.try_allocate(5_MiB, {}));
   EXPECT_EQ(pool.statistics().by_plan.requests, 1u);
 }
 

@@ -40,28 +40,23 @@ struct alternatives {};
 namespace tessera::inline v0_1::tool::detail {
 
 template <typename Recipe>
-consteval any_recipe::calls any_recipe::make_calls() {
-  using policies = recipe::policies<Recipe>;
-  return {[](const void* settings, provider::simulated_device device, const made_with& with) {
-            return simulated_allocator::make<Recipe>(std::move(device), to_policy<policies>(settings), with);
-          },
-          []([[maybe_unused]] const void* settings) -> std::optional<composition> {
-            if constexpr (detail::axis_out_of_search<Recipe>() == nullptr) {
-              return composition_of<Recipe>(to_policy<policies>(settings));
-            } else {
-              return {};
-            }
-          },
-          [](const void* a, const void* b) { return to_policy<policies>(a) == to_policy<policies>(b); },
-          [] { return tessera::detail::recipe_name<Recipe>(); },
-          Recipe::growth::backend::has_ranges,
-          detail::axis_out_of_search<Recipe>()};
-}
-template <typename Recipe>
-any_recipe any_recipe::of(const recipe::policies<Recipe>& settings) {
-  return {std::make_shared<const recipe::policies<Recipe>>(settings), calls_of<Recipe>};
-}
-inline std::optional<composition> any_recipe::composed() const { return calls_->composed(settings_.get()); }
+any_recipe::any_recipe(std::shared_ptr<const recipe::policies<Recipe>> settings)
+    : has_ranges(*settings, [](const auto&) { return Recipe::growth::backend::has_ranges; }),
+      composed(*settings,
+               []([[maybe_unused]] const auto& p) -> std::optional<composition> {
+                 if constexpr (detail::axis_out_of_search<Recipe>() == nullptr)
+                   return composition_of<Recipe>(p);
+                 return {};
+               }),
+      axis_out_of_search(*settings, [](const auto&) { return detail::axis_out_of_search<Recipe>(); }),
+      settings_(settings),
+      type_name_(&tessera::detail::recipe_name<Recipe>),
+      make_(*settings,
+            [](const auto& p, provider::simulated_device device, const made_with& with) {
+              return simulated_allocator::make<Recipe>(std::move(device), p, with);
+            }),
+      is_equal_(*settings,
+                [](const auto& p, const void* other) { return p == *static_cast<decltype(&p)>(other); }) {}
 
 /// Sets limits in policies.
 ///   Returns:  the text of an error, or an empty one

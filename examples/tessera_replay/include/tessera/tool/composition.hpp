@@ -12,6 +12,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/types.hpp>
+#include <tessera/detail/containers/function_ref.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/policy/chunks.hpp>
@@ -26,32 +27,40 @@
 
 namespace tessera::inline v0_1::tool::detail {
 
+/// Asks a policy that may or may not read the limit of small blocks.
+inline constexpr auto ask_should_split = [](const auto& p, std::size_t wanted, std::size_t block,
+                                            pool_traits in) {
+  if constexpr (requires { p.should_split(wanted, block, in); }) {
+    return p.should_split(wanted, block, in);
+  } else {
+    return p.should_split(wanted, block);
+  }
+};
+inline constexpr auto ask_segment_size = [](const auto& p, std::size_t block, const usage& now,
+                                            pool_traits in) {
+  if constexpr (requires { p.segment_size(block, now, in); }) {
+    return p.segment_size(block, now, in);
+  } else {
+    return p.segment_size(block, now);
+  }
+};
+
 /// A policy of the program's own, of any type of one axis: what those of all axes share. One thread makes them.
 ///
 /// It is plain data, so that compositions are, too: owners take a third of the compile time of a tool.
 class own_policy {
  public:
-  template <typename P>
-  explicit own_policy(std::in_place_t, const P& p) : held_(kept(p)), type_(&type_of<P>) {}
-
   /// The type of the policy as C++.
-  [[nodiscard]] std::string text() const { return type_->text(); }
-  bool operator==(const own_policy& other) const {
-    return type_ == other.type_ && type_->is_equal(held_, other.held_);
-  }
-  [[nodiscard]] const void* held() const noexcept { return held_; }
+  [[nodiscard]] std::string text() const { return text_(); }
+  bool operator==(const own_policy&) const = default;
 
- private:
-  struct type {
-    std::string (*text)();
-    bool (*is_equal)(const void*, const void*);
-  };
+ protected:
+  template <typename Result>
+  using call = tessera::detail::function_ref<Result>;
+
   template <typename P>
-  static constexpr type type_of = {
-      [] { return std::string(tessera::detail::spelling::of_type<P>()); },
-      [](const void* a, const void* b) { return *static_cast<const P*>(a) == *static_cast<const P*>(b); }};
-
-  /// A copy that lives until the program ends; equal policies share one.
+  explicit own_policy(const P* held) : held_(held), text_(&tessera::detail::spelling::of_type<P>) {}
+  /// A copy of a policy that lives until the program ends; equal policies share one.
   template <typename P>
   [[nodiscard]] static const P* kept(const P& p) {
     struct node {
@@ -64,213 +73,118 @@ class own_policy {
     if (found == nullptr) found = first = new node{p, first};
     return &found->policy;
   }
-
-  const void* held_;
-  const type* type_;
-};
-/// The policy of a type at an address.
-template <typename P>
-[[nodiscard]] const P& to_policy(const void* p) noexcept {
-  return *static_cast<const P*>(p);
-}
-
-class own_rounding {
- public:
-  template <policy::rounding_policy P>
-  explicit own_rounding(const P& p)
-      : of_(std::in_place, p),
-        block_size_([](const void* of, std::size_t n) noexcept { return to_policy<P>(of).block_size(n); }) {}
-  [[nodiscard]] std::string text() const { return of_.text(); }
-  [[nodiscard]] std::size_t block_size(std::size_t requested) const noexcept {
-    return block_size_(of_.held(), requested);
+  /// The copy that it was made from.
+  template <typename P>
+  [[nodiscard]] const P& held() const noexcept {
+    return *static_cast<const P*>(held_);
   }
-  bool operator==(const own_rounding&) const = default;
 
  private:
-  own_policy of_;
-  std::size_t (*block_size_)(const void*, std::size_t) noexcept;
+  const void* held_;
+  std::string (*text_)();
 };
 
-class own_pools {
- public:
+struct own_rounding : own_policy {
+  template <policy::rounding_policy P>
+  explicit own_rounding(const P& p)
+      : own_policy(kept(p)),
+        block_size(held<P>(), [](const P& to, auto... given) { return to.block_size(given...); }) {}
+
+  call<std::size_t(std::size_t requested) noexcept> block_size;
+};
+
+struct own_pools : own_policy {
   static constexpr std::size_t count = 2;
   template <policy::pools_policy P>
     requires(P::count <= count)
   explicit own_pools(const P& p)
-      : of_(std::in_place, p),
-        select_([](const void* of, std::size_t n) noexcept { return to_policy<P>(of).select(n); }),
-        max_small_block_(tessera::detail::traits_of(p).max_small_block) {}
-  [[nodiscard]] std::string text() const { return of_.text(); }
-  [[nodiscard]] std::size_t select(std::size_t block) const noexcept { return select_(of_.held(), block); }
-  [[nodiscard]] std::size_t max_small_block() const noexcept { return max_small_block_; }
-  bool operator==(const own_pools&) const = default;
+      : own_policy(kept(p)),
+        select(held<P>(), [](const P& to, auto... given) { return to.select(given...); }),
+        max_small_block(held<P>(),
+                        [](const P& to) { return tessera::detail::traits_of(to).max_small_block; }) {}
 
- private:
-  own_policy of_;
-  std::size_t (*select_)(const void*, std::size_t) noexcept;
-  std::size_t max_small_block_;
+  call<std::size_t(std::size_t block) noexcept> select;
+  call<std::size_t() noexcept> max_small_block;
 };
 
 /// It shares no blocks between streams, and polls events.
-class own_streams {
- public:
+struct own_streams : own_policy {
   template <policy::streams_policy P>
     requires(!bool(P::reuses_across_streams) && !tessera::detail::waits_for_events<P>)
   explicit own_streams(const P& p)
-      : of_(std::in_place, p),
-        reuse_key_(
-            [](const void* of, stream_id s) noexcept { return stream_id(to_policy<P>(of).reuse_key(s)); }),
-        needs_event_([](const void* of, stream_id key, stream_id user) noexcept {
-          return bool(P::uses_events) && to_policy<P>(of).needs_event(key, user);
-        }),
-        should_poll_events_([](const void* of, std::size_t pending) noexcept {
-          return to_policy<P>(of).should_poll_events(pending);
-        }) {}
-  [[nodiscard]] std::string text() const { return of_.text(); }
-  [[nodiscard]] stream_id reuse_key(stream_id stream) const noexcept {
-    return reuse_key_(of_.held(), stream);
-  }
-  [[nodiscard]] bool needs_event(stream_id key, stream_id user) const noexcept {
-    return needs_event_(of_.held(), key, user);
-  }
-  [[nodiscard]] static constexpr cross_stream_reuse reuse_rules() noexcept { return {}; }
-  [[nodiscard]] bool should_poll_events(std::size_t pending) const noexcept {
-    return should_poll_events_(of_.held(), pending);
-  }
-  bool operator==(const own_streams&) const = default;
+      : own_policy(kept(p)),
+        reuse_key(held<P>(), [](const P& to, auto... given) { return to.reuse_key(given...); }),
+        needs_event(held<P>(),
+                    [](const P& to, stream_id key, stream_id user) {
+                      return bool(P::uses_events) && to.needs_event(key, user);
+                    }),
+        should_poll_events(held<P>(),
+                           [](const P& to, auto... given) { return to.should_poll_events(given...); }) {}
 
- private:
-  own_policy of_;
-  stream_id (*reuse_key_)(const void*, stream_id) noexcept;
-  bool (*needs_event_)(const void*, stream_id, stream_id) noexcept;
-  bool (*should_poll_events_)(const void*, std::size_t) noexcept;
+  call<stream_id(stream_id stream) noexcept> reuse_key;
+  call<bool(stream_id key, stream_id user) noexcept> needs_event;
+  call<bool(std::size_t pending) noexcept> should_poll_events;
+  [[nodiscard]] static constexpr cross_stream_reuse reuse_rules() noexcept { return {}; }
 };
 
 /// It takes the smallest free block that fits, and of equal ones that at the lowest address. It does not learn.
-class own_split {
- public:
+struct own_split : own_policy {
   template <policy::split_policy P>
     requires(tessera::detail::free_order_of<P> == free_order::lowest_address &&
              !tessera::detail::hears_requests<P>)
   explicit own_split(const P& p)
-      : of_(std::in_place, p),
-        may_serve_([](const void* of, std::size_t wanted, std::size_t block) noexcept {
-          return to_policy<P>(of).may_serve(wanted, block);
-        }),
-        should_split_([](const void* of, std::size_t wanted, std::size_t block,
-                         [[maybe_unused]] pool_traits in) noexcept {
-          if constexpr (requires { to_policy<P>(of).should_split(wanted, block, in); }) {
-            return to_policy<P>(of).should_split(wanted, block, in);
-          } else {
-            return to_policy<P>(of).should_split(wanted, block);
-          }
-        }),
-        end_(p.allocated_end()),
-        oversize_from_(p.oversize_from()) {}
-  [[nodiscard]] std::string text() const { return of_.text(); }
-  [[nodiscard]] bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
-    return may_serve_(of_.held(), wanted, block);
-  }
-  [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block, pool_traits in = {}) const noexcept {
-    return should_split_(of_.held(), wanted, block, in);
-  }
-  [[nodiscard]] policy::block_end allocated_end() const noexcept { return end_; }
-  [[nodiscard]] std::size_t oversize_from() const noexcept { return oversize_from_; }
-  bool operator==(const own_split&) const = default;
+      : own_policy(kept(p)),
+        may_serve(held<P>(), [](const P& to, auto... given) { return to.may_serve(given...); }),
+        should_split(held<P>(), ask_should_split),
+        allocated_end(held<P>(), [](const P& to) { return to.allocated_end(); }),
+        oversize_from(held<P>(), [](const P& to) { return to.oversize_from(); }) {}
 
- private:
-  own_policy of_;
-  bool (*may_serve_)(const void*, std::size_t, std::size_t) noexcept;
-  bool (*should_split_)(const void*, std::size_t, std::size_t, pool_traits) noexcept;
-  policy::block_end end_;
-  std::size_t oversize_from_;
+  call<bool(std::size_t wanted, std::size_t block) noexcept> may_serve;
+  call<bool(std::size_t wanted, std::size_t block, pool_traits in) noexcept> should_split;
+  call<policy::block_end() noexcept> allocated_end;
+  call<std::size_t() noexcept> oversize_from;
 };
 
 /// Growth by segments.
-class own_segments {
- public:
+struct own_segments : own_policy {
   using backend = policy::segment_backend;
-  tessera::detail::growth_limit<tunable(memory_limit{})> limit{};
-
   template <policy::growth_policy P>
     requires(std::same_as<typename P::backend, policy::segment_backend> &&
              std::constructible_from<memory_limit, decltype(std::declval<const P&>().limit)>)
   explicit own_segments(const P& p)
-      : limit(memory_limit(p.limit)),
-        of_(std::in_place, p),
-        segment_size_([](const void* of, std::size_t block, const usage& now,
-                         [[maybe_unused]] pool_traits in) noexcept -> std::size_t {
-          if constexpr (requires { to_policy<P>(of).segment_size(block, now, in); }) {
-            return to_policy<P>(of).segment_size(block, now, in);
-          } else {
-            return to_policy<P>(of).segment_size(block, now);
-          }
-        }) {}
-  [[nodiscard]] std::string text() const { return of_.text(); }
-  [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now,
-                                         pool_traits in = {}) const noexcept {
-    return segment_size_(of_.held(), block, now, in);
-  }
-  bool operator==(const own_segments&) const = default;
+      : own_policy(kept(p)), limit(memory_limit(p.limit)), segment_size(held<P>(), ask_segment_size) {}
 
- private:
-  own_policy of_;
-  std::size_t (*segment_size_)(const void*, std::size_t, const usage&, pool_traits) noexcept;
+  tessera::detail::growth_limit<tunable(memory_limit{})> limit{};
+  call<std::size_t(std::size_t block, const usage& now, pool_traits in) noexcept> segment_size;
+  bool operator==(const own_segments&) const = default;
 };
 
 /// It has no clock, because a replay runs faster than the program, and ranks no segments.
-class own_eviction {
- public:
+struct own_eviction : own_policy {
   template <policy::eviction_policy P>
     requires(
                 !requires { typename P::clock; } && !requires { typename P::call_clock; } &&
                 !tessera::detail::counts_reuses<P> && !tessera::detail::ranks_segments<P>)
   explicit own_eviction(const P& p)
-      : of_(std::in_place, p),
-        bytes_to_evict_([](const void* of, policy::eviction_trigger when, const usage& now) noexcept {
-          return to_policy<P>(of).bytes_to_evict(when, now);
-        }),
-        is_candidate_([](const void* of, std::size_t bytes, const usage& now) noexcept {
-          return to_policy<P>(of).is_candidate(bytes, now);
-        }),
-        should_evict_([](const void* of, const policy::idle_segment& segment) noexcept {
-          return to_policy<P>(of).should_evict(segment);
-        }) {}
-  [[nodiscard]] std::string text() const { return of_.text(); }
-  [[nodiscard]] std::size_t bytes_to_evict(policy::eviction_trigger when, const usage& now) const noexcept {
-    return bytes_to_evict_(of_.held(), when, now);
+      : own_policy(kept(p)),
+        bytes_to_evict(held<P>(),
+                       [](const P& to, const auto&... given) { return to.bytes_to_evict(given...); }),
+        is_candidate(held<P>(), [](const P& to, const auto&... given) { return to.is_candidate(given...); }),
+        should_evict(held<P>(), [](const P& to, const auto&... given) { return to.should_evict(given...); }) {
   }
-  [[nodiscard]] bool is_candidate(std::size_t bytes, const usage& now) const noexcept {
-    return is_candidate_(of_.held(), bytes, now);
-  }
-  [[nodiscard]] bool should_evict(const policy::idle_segment& segment) const noexcept {
-    return should_evict_(of_.held(), segment);
-  }
-  bool operator==(const own_eviction&) const = default;
 
- private:
-  own_policy of_;
-  std::size_t (*bytes_to_evict_)(const void*, policy::eviction_trigger, const usage&) noexcept;
-  bool (*is_candidate_)(const void*, std::size_t, const usage&) noexcept;
-  bool (*should_evict_)(const void*, const policy::idle_segment&) noexcept;
+  call<std::size_t(policy::eviction_trigger when, const usage& now) noexcept> bytes_to_evict;
+  call<bool(std::size_t bytes, const usage& now) noexcept> is_candidate;
+  call<bool(const policy::idle_segment& segment) noexcept> should_evict;
 };
 
-class own_recovery {
- public:
+struct own_recovery : own_policy {
   template <policy::recovery_policy P>
   explicit own_recovery(const P& p)
-      : of_(std::in_place, p), steps_([](const void* of, policy::failure_reason why) noexcept {
-          return policy::recovery_steps(to_policy<P>(of).steps(why));
-        }) {}
-  [[nodiscard]] std::string text() const { return of_.text(); }
-  [[nodiscard]] policy::recovery_steps steps(policy::failure_reason why) const noexcept {
-    return steps_(of_.held(), why);
-  }
-  bool operator==(const own_recovery&) const = default;
+      : own_policy(kept(p)),
+        steps(held<P>(), [](const P& to, auto... given) { return to.steps(given...); }) {}
 
- private:
-  own_policy of_;
-  policy::recovery_steps (*steps_)(const void*, policy::failure_reason) noexcept;
+  call<policy::recovery_steps(policy::failure_reason why) noexcept> steps;
 };
 
 template <typename... Policy>
@@ -307,6 +221,7 @@ using rounding_choices =
            policy::round_padded<32, policy::round_to_divisions<512>>, policy::round_padded<32, multiple<512>>,
            policy::round_padded<64, multiple<256>>, own_rounding>;
 struct any_rounding : rounding_choices {
+  any_rounding() = default;
   using rounding_choices::one_of;
   template <std::size_t Least>
   any_rounding(const policy::round_to_power_of_two<Least>&)
@@ -322,8 +237,7 @@ using pools_choices = one_of<boundary_of_pools, policy::pool_together, own_pools
 struct any_pools : pools_choices {
   static constexpr std::size_t count = 2;  // with one pool, the second stays empty
   any_pools() : any_pools(policy::pool_small_and_large<1_MiB>{}) {}
-  any_pools(policy::pool_together p) : pools_choices{p} {}
-  any_pools(own_pools p) : pools_choices{p} {}
+  using pools_choices::one_of;
   template <auto Boundary>
   any_pools(policy::pool_small_and_large<Boundary> p)
       : pools_choices{boundary_of_pools{.boundary = p.boundary.get()}} {}
@@ -377,10 +291,7 @@ struct any_split : split_choices {
     return ask([=](const auto& p) { return p.may_serve(wanted, block); });
   }
   [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block, pool_traits in = {}) const noexcept {
-    return ask([=](const auto& p) {
-      if constexpr (requires { p.should_split(wanted, block, in); }) return p.should_split(wanted, block, in);
-      return p.should_split(wanted, block);
-    });
+    return ask([=](const auto& p) { return ask_should_split(p, wanted, block, in); });
   }
   [[nodiscard]] policy::block_end allocated_end() const noexcept {
     return ask([](const auto& p) { return p.allocated_end(); });
@@ -420,10 +331,7 @@ struct any_segments : segments_choices {
 
   [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now,
                                          pool_traits in = {}) const noexcept {
-    return ask([&](const auto& p) {
-      if constexpr (requires { p.segment_size(block, now, in); }) return p.segment_size(block, now, in);
-      return p.segment_size(block, now);
-    });
+    return ask([&](const auto& p) { return ask_segment_size(p, block, now, in); });
   }
   bool operator==(const any_segments&) const = default;
 };

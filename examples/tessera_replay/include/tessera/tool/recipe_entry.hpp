@@ -26,44 +26,34 @@ class any_recipe {
  public:
   /// any_recipe.hpp defines it.
   template <typename Recipe>
-  [[nodiscard]] static any_recipe of(const recipe::policies<Recipe>& settings);
+  explicit any_recipe(std::shared_ptr<const recipe::policies<Recipe>> settings);
+  template <typename Recipe>
+  [[nodiscard]] static any_recipe of(const recipe::policies<Recipe>& settings) {
+    return any_recipe(std::make_shared<const recipe::policies<Recipe>>(settings));
+  }
 
   [[nodiscard]] simulated_allocator make(provider::simulated_device device,
                                          const made_with& with = {}) const {
-    return calls_->make(settings_.get(), std::move(device), with);
+    return make_(std::move(device), with);
   }
   /// Whether it maps memory into ranges, so that it can sleep.
-  [[nodiscard]] bool has_ranges() const noexcept { return calls_->has_ranges; }
-  /// The recipe as a composition, for tune. Nothing if axis_out_of_search() names an axis. any_recipe.hpp defines it.
-  [[nodiscard]] std::optional<composition> composed() const;
+  call<bool() noexcept> has_ranges;
+  /// The recipe as a composition, for tune. Nothing if axis_out_of_search() names an axis.
+  call<std::optional<composition>()> composed;
   /// The first axis whose policy cannot be chosen at run time, or null.
-  [[nodiscard]] const char* axis_out_of_search() const noexcept { return calls_->axis_out_of_search; }
+  call<const char*() noexcept> axis_out_of_search;
   /// The type, as snapshots name it.
-  [[nodiscard]] std::string type_name() const { return calls_->type_name(); }
+  [[nodiscard]] std::string type_name() const { return type_name_(); }
   /// Whether both are of the same type, with the same settings.
   bool operator==(const any_recipe& other) const {
-    return calls_ == other.calls_ && calls_->is_equal(settings_.get(), other.settings_.get());
+    return type_name_ == other.type_name_ && is_equal_(other.settings_.get());
   }
 
  private:
-  struct calls {
-    simulated_allocator (*make)(const void*, provider::simulated_device, const made_with&);
-    std::optional<composition> (*composed)(const void*);
-    bool (*is_equal)(const void*, const void*);
-    std::string (*type_name)();
-    bool has_ranges;
-    const char* axis_out_of_search;
-  };
-  template <typename Recipe>
-  [[nodiscard]] static consteval calls make_calls();
-  template <typename Recipe>
-  static constexpr calls calls_of = make_calls<Recipe>();
-
-  any_recipe(std::shared_ptr<const void> settings, const calls& made) noexcept
-      : settings_(std::move(settings)), calls_(&made) {}
-
   std::shared_ptr<const void> settings_;
-  const calls* calls_;
+  std::string (*type_name_)();
+  call<simulated_allocator(provider::simulated_device, const made_with&)> make_;
+  call<bool(const void* settings)> is_equal_;
 };
 
 /// A recipe, or the text of an error.

@@ -63,41 +63,37 @@ struct simulated<Recipe, Extension...> {
                                  extension::sleep_mode, Extension...>;
 };
 
-template <typename Allocator>
-consteval simulated_allocator::calls simulated_allocator::make_calls() {
-  using pools = trace::pool_operations<Allocator>;
-  calls made{[](void* a, std::size_t bytes, stream_id s) noexcept {
-               return to<Allocator>(a).try_allocate(bytes, s);
-             },
-             [](void* a, void* p) noexcept { to<Allocator>(a).deallocate(p); },
-             [](void* a, void* p, stream_id s) noexcept { return to<Allocator>(a).try_record_stream(p, s); },
-             [](void* a, std::size_t keep) noexcept { to<Allocator>(a).trim(keep); },
-             []([[maybe_unused]] void* a, [[maybe_unused]] std::uint64_t key) noexcept {
-               if constexpr (requires { to<Allocator>(a).begin_step(key); }) to<Allocator>(a).begin_step(key);
-             },
-             [](const void* a) noexcept { return static_cast<const Allocator*>(a)->current_usage(); },
-             [](const void* a) {
-               const auto counted = static_cast<const Allocator*>(a)->statistics();
-               totals result{.all = counted.all, .num_alloc_retries = counted.num_alloc_retries};
-               if constexpr (requires { counted.by_plan; }) result.by_plan = counted.by_plan;
-               return result;
-             },
-             [](void* a) { return owned(new pools(to<Allocator>(a))); },
-             [](void* on, const trace::event& e) { return to<pools>(on).run(e); },
-             [](void* a, void* f, visitor visit) {
-               observe::for_each_block(to<Allocator>(a),
-                                       [=](const segment_view& s, const block_view& b) { visit(f, s, b); });
-             },
-             [](void* a, const void* p) noexcept { return observe::live_block_at(to<Allocator>(a), p); },
-             nullptr,
-             nullptr};
-  if constexpr (tessera::detail::is_caching_allocator<Allocator>) {
-    made.explain = [](void* a, std::size_t bytes, stream_id s) {
-      return observe::explain(to<Allocator>(a), bytes, s);
-    };
-    made.take_snapshot = [](void* a) { return observe::take_snapshot(to<Allocator>(a)); };
+template <typename A>
+simulated_allocator::simulated_allocator(A& made)
+    : owned_(owned(&made)),
+      device_(&made.provider()),
+      try_allocate(made, [](A& a, std::size_t bytes, stream_id s) { return a.try_allocate(bytes, s); }),
+      deallocate(made, [](A& a, void* p) { a.deallocate(p); }),
+      try_record_stream(made, [](A& a, void* p, stream_id s) { return a.try_record_stream(p, s); }),
+      trim(made, [](A& a, std::size_t keep) { a.trim(keep); }),
+      begin_step(made,
+                 []([[maybe_unused]] A& a, [[maybe_unused]] std::uint64_t key) {
+                   if constexpr (requires { a.begin_step(key); }) a.begin_step(key);
+                 }),
+      current_usage(made, [](A& a) { return a.current_usage(); }),
+      statistics(made,
+                 [](A& a) {
+                   const auto counted = a.statistics();
+                   totals result{.all = counted.all, .num_alloc_retries = counted.num_alloc_retries};
+                   if constexpr (requires { counted.by_plan; }) result.by_plan = counted.by_plan;
+                   return result;
+                 }),
+      for_each_block(made, [](A& a, auto f) { observe::for_each_block(a, f); }),
+      live_block_at(made, [](A& a, const void* p) { return observe::live_block_at(a, p); }),
+      make_pools_(made, [](A& a) -> pool_runner {
+        using pools = trace::pool_operations<A>;
+        auto* const of = new pools(a);
+        return {owned(of), {*of, [](pools& on, const trace::event& e) { return on.run(e); }}};
+      }) {
+  if constexpr (tessera::detail::is_caching_allocator<A>) {
+    explain = {made, [](A& a, std::size_t bytes, stream_id s) { return observe::explain(a, bytes, s); }};
+    take_snapshot = {made, [](A& a) { return observe::take_snapshot(a); }};
   }
-  return made;
 }
 
 template <typename Recipe>
@@ -108,10 +104,6 @@ simulated_allocator simulated_allocator::make(provider::simulated_device device,
   const watched reports{with.observer};
   if (with.plan == nullptr) return own(new allocator(std::move(device), settings, reports));
   return own(new plan::planned<allocator>(*with.plan, std::move(device), settings, reports));
-}
-template <typename Allocator>
-simulated_allocator simulated_allocator::own(Allocator* made) {
-  return {owned(made), made->provider(), calls_of<Allocator>};
 }
 
 }  // namespace tessera::inline v0_1::tool::detail

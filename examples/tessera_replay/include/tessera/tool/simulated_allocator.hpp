@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <tessera/core/types.hpp>
+#include <tessera/detail/containers/function_ref.hpp>
 #include <tessera/observe/oom_report.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/plan/memory_plan.hpp>
@@ -27,39 +28,24 @@ struct stored_event {
   std::uint64_t time_us = 0;
 };
 
+template <typename Signature>
+using call = tessera::detail::function_ref<Signature>;
+
 /// Refers to an observer of any type, which must outlive it. If the observer stores events, as history does, snapshots
 /// get them.
-class any_observer {
- public:
+struct any_observer {
   template <typename Observer>
     requires(!std::same_as<Observer, any_observer>)
-  explicit any_observer(Observer& to) noexcept : to_(&to), calls_(&calls_of<Observer>) {}
+  explicit any_observer(Observer& to) noexcept
+      : on(to, [](Observer& o, const allocator_event& event) { o.on(event); }),
+        for_each(to, []([[maybe_unused]] Observer& o, [[maybe_unused]] call<void(const stored_event&)> f) {
+          if constexpr (requires { std::as_const(o).for_each(tessera::detail::return_argument{}); })
+            std::as_const(o).for_each([f](const auto& entry) { f({entry.event, entry.time_us}); });
+        }) {}
 
-  void on(const allocator_event& event) const noexcept { calls_->on(to_, event); }
-  /// Calls f(entry) for each event that the observer stores.
-  template <typename F>
-  void for_each(F f) const {
-    calls_->for_each(to_, &f, [](void* to, const stored_event& entry) { (*static_cast<F*>(to))(entry); });
-  }
-
- private:
-  using visitor = void (*)(void*, const stored_event&);
-  struct calls {
-    void (*on)(void*, const allocator_event&) noexcept;
-    void (*for_each)(void*, void*, visitor);
-  };
-  template <typename Observer>
-  static constexpr calls calls_of = {
-      [](void* to, const allocator_event& event) noexcept { static_cast<Observer*>(to)->on(event); },
-      []([[maybe_unused]] void* from, [[maybe_unused]] void* to, [[maybe_unused]] visitor visit) {
-        if constexpr (requires(const Observer& seen) { seen.for_each(tessera::detail::return_argument{}); }) {
-          static_cast<const Observer*>(from)->for_each(
-              [=](const auto& entry) { visit(to, stored_event{entry.event, entry.time_us}); });
-        }
-      }};
-
-  void* to_;
-  const calls* calls_;
+  call<void(const allocator_event&) noexcept> on;
+  /// Calls a function for each event that the observer stores.
+  call<void(call<void(const stored_event&)>)> for_each;
 };
 
 /// The counters of an allocator of any recipe, of all pools together.
@@ -81,6 +67,10 @@ struct made_with {
 /// It has what trace::replay and the commands need. A call costs one indirect call, with every recipe. An allocator with a
 /// plan has no explain and no take_snapshot.
 class simulated_allocator {
+  using owner = std::unique_ptr<void, void (*)(void*)>;
+  owner owned_;
+  provider::simulated_device* device_;
+
  public:
   /// Makes one; simulated.hpp defines it.
   template <typename Recipe>
@@ -89,78 +79,43 @@ class simulated_allocator {
                                                 const made_with& with);
   /// Takes an allocator that has further extensions; simulated.hpp defines it.
   template <typename Allocator>
-  [[nodiscard]] static simulated_allocator own(Allocator* made);
+  [[nodiscard]] static simulated_allocator own(Allocator* made) {
+    return simulated_allocator(*made);
+  }
 
-  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    return calls_->try_allocate(owned_.get(), bytes, stream);
-  }
-  void deallocate(void* p) noexcept { calls_->deallocate(owned_.get(), p); }
-  /// Returns false if there is no such block, or if it sleeps.
-  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
-    return calls_->try_record_stream(owned_.get(), p, stream);
-  }
-  void trim(std::size_t keep = 0) noexcept { calls_->trim(owned_.get(), keep); }
-  /// Does nothing without a plan.
-  void begin_step(std::uint64_t key) noexcept { calls_->begin_step(owned_.get(), key); }
-  [[nodiscard]] usage current_usage() const noexcept { return calls_->current_usage(owned_.get()); }
   [[nodiscard]] provider::simulated_device& provider() noexcept { return *device_; }
-  [[nodiscard]] totals statistics() const { return calls_->statistics(owned_.get()); }
-
+  call<void*(std::size_t bytes, stream_id stream) noexcept> try_allocate;
+  call<void(void* p) noexcept> deallocate;
+  /// Returns false if there is no such block, or if it sleeps.
+  call<bool(void* p, stream_id stream) noexcept> try_record_stream;
+  call<void(std::size_t keep) noexcept> trim;
+  /// Does nothing without a plan.
+  call<void(std::uint64_t key) noexcept> begin_step;
+  call<usage() noexcept> current_usage;
+  call<totals()> statistics;
   /// Explains why a request cannot be served now, as observe::explain does.
-  [[nodiscard]] observe::oom_report explain(std::size_t bytes, stream_id stream) const {
-    return calls_->explain(owned_.get(), bytes, stream);
-  }
-  /// Calls f(const segment_view&, const block_view&) for each block, as observe::for_each_block does.
-  template <typename F>
-  void for_each_block(F f) const {
-    calls_->for_each_block(owned_.get(), &f, [](void* to, const segment_view& s, const block_view& b) {
-      (*static_cast<F*>(to))(s, b);
-    });
-  }
+  call<observe::oom_report(std::size_t bytes, stream_id stream)> explain;
+  /// Calls a function for each block, as observe::for_each_block does.
+  call<void(call<void(const segment_view&, const block_view&)>)> for_each_block;
   /// Looks up the live block at an address, as observe::live_block_at does.
-  [[nodiscard]] block_view live_block_at(const void* p) const noexcept {
-    return calls_->live_block_at(owned_.get(), p);
-  }
-  [[nodiscard]] observe::snapshot take_snapshot() const { return calls_->take_snapshot(owned_.get()); }
+  call<block_view(const void* p) noexcept> live_block_at;
+  call<observe::snapshot()> take_snapshot;
 
  private:
   friend trace::pool_operations<simulated_allocator>;
-  using visitor = void (*)(void*, const segment_view&, const block_view&);
-  using owner = std::unique_ptr<void, void (*)(void*)>;
-  struct calls {
-    void* (*try_allocate)(void*, std::size_t, stream_id) noexcept;
-    void (*deallocate)(void*, void*) noexcept;
-    bool (*try_record_stream)(void*, void*, stream_id) noexcept;
-    void (*trim)(void*, std::size_t) noexcept;
-    void (*begin_step)(void*, std::uint64_t) noexcept;
-    usage (*current_usage)(const void*) noexcept;
-    totals (*statistics)(const void*);
-    owner (*make_pools)(void*);
-    trace::pool_outcome (*run_on_pools)(void*, const trace::event&);
-    void (*for_each_block)(void*, void*, visitor);
-    block_view (*live_block_at)(void*, const void*) noexcept;
-    observe::oom_report (*explain)(void*, std::size_t, stream_id);
-    observe::snapshot (*take_snapshot)(void*);
+  /// Executes the operations of a recording on private pools.
+  struct pool_runner {
+    owner owned;
+    call<trace::pool_outcome(const trace::event&)> run;
   };
-  template <typename T>
-  [[nodiscard]] static T& to(void* object) noexcept {
-    return *static_cast<T*>(object);
-  }
   template <typename T>
   [[nodiscard]] static owner owned(T* made) noexcept {
     return owner(made, [](void* p) { delete static_cast<T*>(p); });
   }
   template <typename Allocator>
-  [[nodiscard]] static consteval calls make_calls();
-  template <typename Allocator>
-  static constexpr calls calls_of = make_calls<Allocator>();
+  explicit simulated_allocator(Allocator& made);
 
-  simulated_allocator(owner made, provider::simulated_device& device, const calls& by) noexcept
-      : owned_(std::move(made)), device_(&device), calls_(&by) {}
-
-  owner owned_;
-  provider::simulated_device* device_;
-  const calls* calls_;
+  call<pool_runner()> make_pools_;
 };
 
 }  // namespace tessera::inline v0_1::tool::detail
@@ -176,13 +131,11 @@ class pool_operations<tool::detail::simulated_allocator> {
   static constexpr bool can_sleep =
       true;  // so replay calls try_record_stream, which refuses a block that sleeps
 
-  explicit pool_operations(allocator& in)
-      : calls_(in.calls_), owned_(in.calls_->make_pools(in.owned_.get())) {}
-  pool_outcome run(const event& e) { return calls_->run_on_pools(owned_.get(), e); }
+  explicit pool_operations(allocator& in) : of_(in.make_pools_()) {}
+  pool_outcome run(const event& e) { return of_.run(e); }
 
  private:
-  const allocator::calls* calls_;
-  allocator::owner owned_;
+  allocator::pool_runner of_;
 };
 
 }  // namespace tessera::inline v0_1::trace
