@@ -4,19 +4,46 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/core/error.hpp>
+#include <tessera/detail/containers/function_ref.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 
 namespace tessera::inline v0_1::extension {
 
 struct private_pools;
 struct sleep_mode;
+class pool_upstream;
 
 }  // namespace tessera::inline v0_1::extension
 
 namespace tessera::inline v0_1::detail {
 
+template <typename Allocator>
+struct door_target;
+
+/// How an any_allocator reaches the state of an extension, to which an `E::calls` refers.
 template <typename E>
-class erased_door;
+struct extension_access {
+  using calls = typename E::calls;
+  void (*read)(const void* allocator, function_ref<void(const calls&)> f) noexcept;
+  outcome (*change)(void* allocator, function_ref<outcome(const calls&)> f,
+                    function_ref<void(const calls&)> undo) noexcept;
+  void (*note)(void* allocator, const typename E::change& made) noexcept;
+};
+template <typename E, typename A>
+inline constexpr extension_access<E> access_to = {
+    [](const void* a, auto f) noexcept {
+      const auto read = [f]<typename State>(const State& s) {
+        f(typename E::calls(const_cast<State&>(s)));  // f makes calls that only read
+        return std::size_t{0};
+      };
+      (void)static_cast<const A*>(a)->template add_up_extension<E>(read);
+    },
+    [](void* a, auto f, auto undo) noexcept -> outcome {
+      return static_cast<A*>(a)->template change_extension<E>(
+          [f](auto& s) { return f(typename E::calls(s)); }, [undo](auto& s) { undo(typename E::calls(s)); });
+    },
+    [](void* a, const auto& made) noexcept { static_cast<A*>(a)->note_change(made); }};
 
 /// An allocator of one device. A per_device has several: use front(d) of one.
 template <typename Allocator>
@@ -39,6 +66,7 @@ namespace tessera::inline v0_1::detail::missing {
 
 struct any_allocator_needs_the_front_of_one_device;
 struct any_allocator_forwards_only_private_pools_and_sleep_mode;
+struct any_allocator_forwards_no_pool_upstream;
 
 }  // namespace tessera::inline v0_1::detail::missing
 
@@ -110,14 +138,50 @@ class any_allocator {
   template <typename E>
   static constexpr bool has = detail::is_one_of<E, extension::private_pools, extension::sleep_mode>;
   template <typename E>
-  using refused =
-      std::conditional_t<has<E>, void,
-                         detail::missing::any_allocator_forwards_only_private_pools_and_sleep_mode>;
+  using refused = std::conditional_t<
+      has<E>, void,
+      std::conditional_t<std::is_same_v<E, extension::pool_upstream>,
+                         detail::missing::any_allocator_forwards_no_pool_upstream,
+                         detail::missing::any_allocator_forwards_only_private_pools_and_sleep_mode>>;
+  /// The calls of sleep_mode exist; that they fail if the recipe maps no memory into ranges is known at run time only.
+  static constexpr bool has_ranges = true;
   /// What an extension offers. If the allocator does not have it, the calls do nothing and say so.
   template <typename E>
-  [[nodiscard]] auto get() const noexcept -> decltype(detail::open_door<E>(std::declval<any_allocator&>())) {
-    any_allocator same = *this;  // the door keeps a copy
-    return detail::open_door<E>(same);
+  [[nodiscard]] auto get() const noexcept
+      -> decltype(detail::open_door<E>(std::declval<const any_allocator&>())) {
+    return detail::open_door<E>(*this);
+  }
+
+  // The doors use the next functions, as those of a caching_allocator. Without the extension, f is not called.
+
+  /// Calls f(state). If there are several states, all give the same answer.
+  template <typename E, typename F>
+  auto visit_extension(F f) const noexcept {
+    decltype(f(std::declval<const typename E::calls&>())) answer{};
+    if (const auto* const to = access<E>())
+      to->read(allocator_, [&](const auto& state) { answer = f(state); });
+    return answer;
+  }
+  /// Calls f(state), and adds up the answers if there are several states.
+  template <typename E, typename F>
+  auto add_up_extension(F f) const noexcept {
+    decltype(f(std::declval<const typename E::calls&>())) sum{};
+    if (const auto* const to = access<E>()) to->read(allocator_, [&](const auto& state) { sum += f(state); });
+    return sum;
+  }
+  /// Calls f(state); if there are several states and one fails, calls undo(state) for those before.
+  template <typename E, typename F, typename Undo = detail::ignore_arguments>
+  auto change_extension(F f, Undo undo = {}) const noexcept {
+    decltype(f(std::declval<const typename E::calls&>())) result{};
+    outcome& of_all = result;
+    const auto* const to = access<E>();
+    of_all = to == nullptr ? outcome{"the allocator has no such extension"}
+                           : to->change(allocator_, [&](auto& state) { return result = f(state); }, undo);
+    return result;
+  }
+  template <typename Note>
+  void note_change(const Note& made) const noexcept {
+    access<typename Note::extension>()->note(allocator_, made);
   }
 
   /// Whether both refer to the same allocator, as the same type: a front end and the allocator inside may share an
@@ -125,8 +189,6 @@ class any_allocator {
   bool operator==(const any_allocator&) const = default;
 
  private:
-  template <typename E>
-  friend class detail::erased_door;
   struct call_table {
     void* (*allocate)(void*, std::size_t, stream_id);
     void* (*try_allocate)(void*, std::size_t, stream_id) noexcept;
@@ -140,7 +202,7 @@ class any_allocator {
     void (*begin_step_of)(void*, std::uint64_t, stream_id) noexcept;
     usage (*current_usage)(void*) noexcept;
     const char* (*audit)(void*) noexcept;
-    const void* private_pools;  ///< the calls of its door, or null
+    const void* private_pools;  ///< its extension_access, or null
     const void* sleep_mode;
   };
   template <typename Allocator>
@@ -148,12 +210,13 @@ class any_allocator {
     return *static_cast<Allocator*>(allocator);
   }
   template <typename E>
-  [[nodiscard]] const void* calls_on() const noexcept {
-    return std::is_same_v<E, extension::private_pools> ? calls_->private_pools : calls_->sleep_mode;
+  [[nodiscard]] const detail::extension_access<E>* access() const noexcept {
+    return static_cast<const detail::extension_access<E>*>(
+        std::is_same_v<E, extension::private_pools> ? calls_->private_pools : calls_->sleep_mode);
   }
   template <typename E, typename A>
-  [[nodiscard]] static constexpr const void* calls_of_door() noexcept {
-    if constexpr (detail::offers<A, E>) return &E::template door<any_allocator>::template calls_of<A>;
+  [[nodiscard]] static constexpr const void* find_access() noexcept {
+    if constexpr (detail::offers<A, E>) return &detail::access_to<E, A>;
     return nullptr;
   }
   template <typename A>
@@ -174,12 +237,20 @@ class any_allocator {
       },
       [](void* a) noexcept { return to<A>(a).current_usage(); },
       [](void* a) noexcept { return to<A>(a).audit(); },
-      calls_of_door<extension::private_pools, A>(),
-      calls_of_door<extension::sleep_mode, A>()};
+      find_access<extension::private_pools, A>(),
+      find_access<extension::sleep_mode, A>()};
 
   void* allocator_;
   const call_table* calls_;
 };
 static_assert(sizeof(any_allocator) == 2 * sizeof(void*));
+
+template <>
+struct detail::door_target<const any_allocator> {
+  struct type : any_allocator {
+    explicit type(const any_allocator* to) noexcept : any_allocator(*to) {}
+    [[nodiscard]] const any_allocator* operator->() const noexcept { return this; }
+  };
+};
 
 }  // namespace tessera::inline v0_1

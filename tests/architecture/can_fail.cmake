@@ -46,6 +46,8 @@ expect_fault(policy/heap.hpp "#include <tessera/tessera.hpp>" "(folder 'policy')
 expect_fault(trace/csv.hpp "#include <tessera/law/policy_laws.hpp>" "(folder 'trace') may not include <tessera/law/policy_laws.hpp>")
 expect_fault(tessera.hpp "#include <tessera/trace/csv.hpp>" "(folder 'root') may not include <tessera/trace/csv.hpp>")
 expect_fault(interop/a.hpp "detail::core_access::manager(in)" "interop/a.hpp may not use core_access")
+expect_fault(observe/a.hpp "struct calls {\n  bool (*take)(void* of, int) noexcept;\n};"
+             "a function_ref hides the type of an object, not a pointer to a function of it")
 expect_fault(details/help.hpp "" "details/help.hpp: there is no folder 'details'")
 expect_fault(core/more/a.hpp "" "core/more/a.hpp: there is no folder 'core/more'")
 expect_fault(core/a.hpp "#include <iostream>" "core/a.hpp may not include <iostream>, which is slow to compile")

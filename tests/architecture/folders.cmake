@@ -86,6 +86,14 @@ foreach(header IN LISTS headers)
     fault("${header} may not use core_access; only detail/ and extension/ do, so use heap_map and public calls")
   endif()
 
+  # An any_allocator has two words, CUDA's driver has a fixed interface, and the core includes as few headers as it can.
+  if(NOT header MATCHES "^(any_allocator|detail/containers/function_ref|detail/blocks/free_list_map|provider/cuda_calls)\\.hpp$")
+    file(STRINGS ${ROOT}/${header} pointers REGEX "^ +[^/]*[(][*][a-z_]+[)][(](const )?void ?[*].*;")
+    foreach(line IN LISTS pointers)
+      fault("${header}: a function_ref hides the type of an object, not a pointer to a function of it: ${line}")
+    endforeach()
+  endif()
+
   # nvcc prints default arguments for g++; of tunable(1) it prints only the 1.
   file(STRINGS ${ROOT}/${header} defaults REGEX "auto [A-Z][A-Za-z]* = [a-z_]+\\(")
   foreach(line IN LISTS defaults)

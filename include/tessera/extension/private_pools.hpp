@@ -8,6 +8,7 @@
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>
 #include <tessera/detail/containers/containers.hpp>
+#include <tessera/detail/containers/function_ref.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/policy/recovery.hpp>
 
@@ -31,7 +32,6 @@ inline void mark_lent(block& live) noexcept {
 namespace tessera::inline v0_1::extension::missing {
 
 struct a_pool_upstream_needs_a_recipe_that_acquires_segments;
-struct any_allocator_forwards_no_pool_upstream;
 
 }  // namespace tessera::inline v0_1::extension::missing
 
@@ -113,27 +113,15 @@ class pool_upstream {
       { from.release(memory, bytes) } noexcept -> std::same_as<bool>;
     }
   constexpr explicit(false) pool_upstream(Object& from) noexcept
-      : object_(&from),
-        acquire_([](void* object, std::size_t bytes) noexcept {
-          return static_cast<Object*>(object)->acquire(bytes);
-        }),
-        release_([](void* object, void* memory, std::size_t bytes) noexcept {
-          return static_cast<Object*>(object)->release(memory, bytes);
-        }) {}
+      : acquire(from, [](Object& in, auto... given) { return in.acquire(given...); }),
+        release(from, [](Object& in, auto... given) { return in.release(given...); }) {}
 
   /// Whether it refers to an object.
-  [[nodiscard]] constexpr explicit operator bool() const noexcept { return object_ != nullptr; }
+  [[nodiscard]] constexpr explicit operator bool() const noexcept { return static_cast<bool>(acquire); }
   /// Calls the object's acquire. It must refer to one.
-  [[nodiscard]] void* acquire(std::size_t bytes) const noexcept { return acquire_(object_, bytes); }
+  tessera::detail::function_ref<void*(std::size_t bytes) noexcept> acquire;
   /// Calls the object's release. It must refer to one.
-  [[nodiscard]] bool release(void* memory, std::size_t bytes) const noexcept {
-    return release_(object_, memory, bytes);
-  }
-
- private:
-  void* object_ = nullptr;
-  void* (*acquire_)(void*, std::size_t) noexcept = nullptr;
-  bool (*release_)(void*, void*, std::size_t) noexcept = nullptr;
+  tessera::detail::function_ref<bool(void* memory, std::size_t bytes) noexcept> release;
 };
 
 /// Says what else a scope changes, besides the pool of requests.
@@ -179,6 +167,7 @@ struct taken_back : outcome {
 
 /// A change of the private pools that worked, for front ends that record or plan requests.
 struct pool_change {
+  using extension = struct private_pools;
   /// The calls of the door that front ends record.
   enum class kind : unsigned char { created, retained, released, opened, closed, trimmed };
   kind what;                               ///< the call
@@ -208,12 +197,45 @@ struct private_pools {
     stream_filter filter{};    ///< the streams of the scope
     std::uint64_t opened = 0;  ///< the number of the scope: the oldest has the lowest
     pool_options options{};
-    bool has_lent = false;   ///< whether it ever lent a block
-    pool_upstream source{};  ///< gives and takes back its segments; if empty, the provider does
-    tessera::detail::pool_group* next = nullptr;  ///< the next private pool, in the order of their creation
-    in_group* links[2] = {};                      ///< in the tree of open scopes that select one stream
+    bool has_lent = false;          ///< whether it ever lent a block
+    pool_upstream source{};         ///< gives and takes back its segments; if empty, the provider does
+    in_group* next = nullptr;       ///< the next private pool, in the order of their creation
+    in_group* links[2] = {};        ///< in the tree of open scopes that select one stream
     in_group* next_wide = nullptr;  ///< the next younger open scope that may select several streams
     in_group* previous_wide = nullptr;
+  };
+  using change = pool_change;
+  /// What a door calls: refers to the state of an allocator of any type.
+  struct calls {
+    template <typename Signature>
+    using call = tessera::detail::function_ref<Signature>;
+    template <typename State>
+    explicit calls(State& s) noexcept
+        : create(s, [](State& to, const auto&... given) { return to.create(given...); }),
+          retain(s, [](State& to, const auto&... given) { return to.retain(given...); }),
+          release(s, [](State& to, const auto&... given) { return to.release(given...); }),
+          use_count(s, [](State& to, const auto&... given) { return to.use_count(given...); }),
+          has(s, [](State& to, const auto&... given) { return to.has(given...); }),
+          open(s, [](State& to, const auto&... given) { return to.open(given...); }),
+          close(s, [](State& to, const auto&... given) { return to.close(given...); }),
+          is_capturing(s, [](State& to) { return to.is_capturing(); }),
+          usage_of(s, [](State& to, const auto&... given) { return to.usage_of(given...); }),
+          lend(s, [](State& to, const auto&... given) { return to.lend(given...); }),
+          take_back(s, [](State& to, const auto&... given) { return to.take_back(given...); }),
+          trim(s, [](State& to, const auto&... given) { return to.trim(given...); }) {}
+
+    call<outcome(pool_id name, pool_options options, const pool_upstream& source) noexcept> create;
+    call<outcome(pool_id pool) noexcept> retain;
+    call<outcome(pool_id pool) noexcept> release;
+    call<std::size_t(pool_id pool) noexcept> use_count;
+    call<bool(pool_id pool) noexcept> has;
+    call<outcome(pool_id pool, const stream_filter& streams, scope_kind kind) noexcept> open;
+    call<outcome(pool_id pool) noexcept> close;
+    call<bool() noexcept> is_capturing;
+    call<pool_usage(pool_id pool) noexcept> usage_of;
+    call<outcome(pool_id pool) noexcept> lend;
+    call<outcome(pool_id pool, call<void(const lent_block&)> f) noexcept> take_back;
+    call<void(pool_id pool) noexcept> trim;
   };
   template <typename Core>
   class state;
@@ -233,7 +255,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
   state(allocator& in, const private_pools&) noexcept : in_(in) {}
   state& operator=(state&&) = delete;
   ~state() {
-    while (first_ != nullptr) delete std::exchange(first_, next_of(*first_));
+    while (first_ != nullptr) delete to_group(std::exchange(first_, first_->next));
   }
 
   // Calls of the door.
@@ -249,11 +271,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
     fresh->options = options;
     fresh->source = source;
     by_number_.insert(fresh->number, *fresh);
-    if (first_ == nullptr) {
-      first_ = fresh;
-    } else {
-      last_->next = fresh;
-    }
+    (last_ != nullptr ? last_->next : first_) = fresh;
     last_ = fresh;
     return {};
   }
@@ -274,10 +292,10 @@ class private_pools::state : public tessera::detail::extension_defaults {
     const group* const found = find_group(pool);
     return found != nullptr ? found->uses : 0;
   }
+  [[nodiscard]] bool has(pool_id pool) const noexcept { return find_group(pool) != nullptr; }
   /// Finds a private pool, or returns null.
   ///   Cost:  constant
-  [[nodiscard]] group* find_group(pool_id pool) noexcept { return by_number_.find(pool.number); }
-  [[nodiscard]] const group* find_group(pool_id pool) const noexcept { return by_number_.find(pool.number); }
+  [[nodiscard]] group* find_group(pool_id pool) const noexcept { return by_number_.find(pool.number); }
   [[nodiscard]] outcome open(pool_id pool, const stream_filter& filter, scope_kind kind) noexcept {
     group* const found = find_group(pool);
     if (const outcome unfit = has_use(pool, found); !unfit) return unfit;
@@ -316,8 +334,8 @@ class private_pools::state : public tessera::detail::extension_defaults {
     found->options.serves_on_oom = true;
     return {};
   }
-  template <typename F>
-  [[nodiscard, gnu::cold]] outcome take_back(pool_id pool, F& f) noexcept {
+  [[nodiscard, gnu::cold]] outcome take_back(
+      pool_id pool, tessera::detail::function_ref<void(const lent_block&)> f) noexcept {
     group* const found = find_group(pool);
     if (found == nullptr) return {tessera::detail::why_no_private_pool(pool)};
     found->options.serves_on_oom = false;
@@ -357,10 +375,10 @@ class private_pools::state : public tessera::detail::extension_defaults {
   }
   template <typename F>
   void for_each_group(F& f) noexcept {
-    for (group* g = first_; g != nullptr;) {
+    for (group* g = to_group(first_); g != nullptr;) {
       const tessera::detail::group_visit visited(*g);
       f(*g);
-      g = next_of(*g);
+      g = to_group(g->next);
     }
   }
   [[nodiscard]] bool may_wait() const noexcept { return captures_ == 0; }
@@ -399,34 +417,29 @@ class private_pools::state : public tessera::detail::extension_defaults {
   }
   /// Erases the private pools that have no use, no scope and no memory.
   [[gnu::cold]] void erase_unused() noexcept {
-    group* before = nullptr;
-    for (group* g = first_; g != nullptr;) {
-      group* const following = next_of(*g);
+    last_ = nullptr;
+    for (in_group** at = &first_; *at != nullptr;) {
+      group* const g = to_group(*at);
       if (g->uses > 0 || g->is_open || g->visitors > 0 || g->owns_memory()) {
-        before = g;
-      } else {
-        access::extensions(in_).on_erase(*g);
-        if (before != nullptr) {
-          before->next = following;
-        } else {
-          first_ = following;
-        }
-        by_number_.remove(g->number);
-        delete g;
+        last_ = g;
+        at = &g->next;
+        continue;
       }
-      g = following;
+      access::extensions(in_).on_erase(*g);
+      *at = g->next;
+      by_number_.remove(g->number);
+      delete g;
     }
-    last_ = before;
   }
   /// Creates the private pools that another allocator uses, with their names, uses and scopes, but without memory.
   ///   Requires:  there are no private pools here
   [[nodiscard, gnu::cold]] bool adopt(const state& other) noexcept {
-    for (const group* g = other.first_; g != nullptr; g = next_of(*g)) {
+    for (const group* g = to_group(other.first_); g != nullptr; g = to_group(g->next)) {
       if (g->uses == 0) continue;
       if (!create({g->number}, g->options, g->source)) return false;
       last_->uses = g->uses;
     }
-    for (const group* g = other.first_; g != nullptr; g = next_of(*g)) {
+    for (const group* g = to_group(other.first_); g != nullptr; g = to_group(g->next)) {
       if (g->is_open) open(*find_group({g->number}), g->filter, g->kind, g->opened);
     }
     return true;
@@ -440,7 +453,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
  private:
   static constexpr bool newest_decides = requires { requires Core::recipe::pools::newest_scope_decides; };
 
-  [[nodiscard]] static group* next_of(const group& g) noexcept { return static_cast<group*>(g.next); }
+  [[nodiscard]] static group* to_group(in_group* g) noexcept { return static_cast<group*>(g); }
   /// Whether the scope of `a` decides if both select a stream.
   [[nodiscard]] static bool decides_before(const in_group& a, const in_group& b) noexcept {
     return newest_decides ? a.opened > b.opened : a.opened < b.opened;
@@ -458,9 +471,9 @@ class private_pools::state : public tessera::detail::extension_defaults {
          g != nullptr && (one == nullptr || decides_before(*g, *one));
          g = newest_decides ? g->previous_wide : g->next_wide) {
       if (g->filter.selects_all() || calls_.call([&] { return g->filter.selects(stream); }))
-        return static_cast<group*>(g);
+        return to_group(g);
     }
-    return static_cast<group*>(one);
+    return to_group(one);
   }
   ///   Cost:  logarithmic in the open scopes
   [[gnu::cold]] void open(group& of, const stream_filter& filter, scope_kind kind,
@@ -495,8 +508,8 @@ class private_pools::state : public tessera::detail::extension_defaults {
   };
 
   allocator& in_;
-  group* first_ = nullptr;
-  group* last_ = nullptr;
+  in_group* first_ = nullptr;  // the private pools
+  in_group* last_ = nullptr;
   tessera::detail::treap<in_group, scope_order> by_stream_;  // the open scopes that select one stream
   in_group* first_wide_ = nullptr;                           // the other open scopes, the oldest first
   in_group* last_wide_ = nullptr;
@@ -530,9 +543,9 @@ class private_pools::door {
   }
   missing::a_pool_upstream_needs_a_recipe_that_acquires_segments create(const pool_upstream& from,
                                                                         pool_options options = {}) noexcept
-    requires(Allocator::has_ranges);
+    requires(Allocator::has_ranges && std::is_void_v<refused>);
   refused create(const pool_upstream& from, pool_options options = {}) noexcept
-    requires(!Allocator::has_ranges && !takes_sources);
+    requires(!std::is_void_v<refused>);
   /// Adds a use to a private pool.
   ///   Returns:  why not, if the pool does not exist or has no use
   [[nodiscard]] outcome retain(pool_id pool) noexcept {
@@ -556,8 +569,7 @@ class private_pools::door {
   }
   /// Whether a private pool exists. A pool without uses exists until it owns no memory.
   [[nodiscard]] bool has(pool_id pool) const noexcept {
-    return in_->template add_up_extension<private_pools>(
-        [=](const auto& s) { return s.find_group(pool) != nullptr; });
+    return in_->template add_up_extension<private_pools>([=](const auto& s) { return s.has(pool); });
   }
   /// Opens a scope: directs the requests of the streams that `streams` selects to a private pool. If several scopes
   /// select a stream, the oldest decides, or the newest with policy::newest_scope_first.
@@ -639,7 +651,7 @@ class private_pools::door {
     for (bool is_taken = false;; is_taken = false) {
       const pool_id name = tessera::detail::new_pool_id();
       const auto create = [&](auto& s) {
-        is_taken = s.find_group(name) != nullptr;
+        is_taken = s.has(name);
         return is_taken ? outcome{"another pool has the name"} : s.create(name, options, from);
       };
       const outcome made =
@@ -648,76 +660,7 @@ class private_pools::door {
     }
   }
 
-  Allocator* in_;
-};
-
-/// What an any_allocator returns. Its pools have no pool_upstream.
-template <std::same_as<any_allocator> Any>
-class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
-  using base = tessera::detail::erased_door<private_pools>;
-
- public:
-  explicit door(const Any& in) noexcept : base(in) {}
-
-  ///   Returns:  its name; default_pools if host memory ran out, or if the allocator has no private pools
-  [[nodiscard]] pool_id create(pool_options options = {}) const noexcept {
-    return call(&calls::create, options);
-  }
-  [[nodiscard]] missing::any_allocator_forwards_no_pool_upstream create(
-      const pool_upstream& from, pool_options options = {}) const noexcept;
-  [[nodiscard]] outcome retain(pool_id pool) const noexcept { return call(&calls::retain, pool); }
-  [[nodiscard]] outcome release(pool_id pool) const noexcept { return call(&calls::release, pool); }
-  [[nodiscard]] std::size_t use_count(pool_id pool) const noexcept { return call(&calls::use_count, pool); }
-  [[nodiscard]] bool has(pool_id pool) const noexcept { return call(&calls::has, pool); }
-  [[nodiscard]] outcome open(pool_id pool, const stream_filter& streams = {},
-                             scope_kind kind = scope_kind::capture) const noexcept {
-    return call(&calls::open, pool, streams, kind);
-  }
-  [[nodiscard]] outcome close(pool_id pool) const noexcept { return call(&calls::close, pool); }
-  [[nodiscard]] bool is_capturing() const noexcept { return call(&calls::is_capturing); }
-  [[nodiscard]] pool_usage usage_of(pool_id pool) const noexcept { return call(&calls::usage_of, pool); }
-  [[nodiscard]] outcome lend(pool_id pool) const noexcept { return call(&calls::lend, pool); }
-  template <typename F = tessera::detail::ignore_arguments>
-  [[nodiscard]] taken_back take_back(pool_id pool, F f = {}) const noexcept {
-    return call(&calls::take_back, pool, static_cast<void*>(&f),
-                [](void* to, const lent_block& b) { (*static_cast<F*>(to))(b); });
-  }
-  void trim(pool_id pool) const noexcept { call(&calls::trim, pool); }
-
- private:
-  friend any_allocator;
-  struct calls {
-    pool_id (*create)(void*, pool_options) noexcept;
-    outcome (*retain)(void*, pool_id) noexcept;
-    outcome (*release)(void*, pool_id) noexcept;
-    std::size_t (*use_count)(void*, pool_id) noexcept;
-    bool (*has)(void*, pool_id) noexcept;
-    outcome (*open)(void*, pool_id, const stream_filter&, scope_kind) noexcept;
-    outcome (*close)(void*, pool_id) noexcept;
-    bool (*is_capturing)(void*) noexcept;
-    pool_usage (*usage_of)(void*, pool_id) noexcept;
-    outcome (*lend)(void*, pool_id) noexcept;
-    taken_back (*take_back)(void*, pool_id, void*, void (*)(void*, const lent_block&)) noexcept;
-    void (*trim)(void*, pool_id) noexcept;
-  };
-  template <typename A>
-  static constexpr calls calls_of = {
-      [](void* a, pool_options options) noexcept { return base::of<A>(a).create(options); },
-      [](void* a, pool_id pool) noexcept { return base::of<A>(a).retain(pool); },
-      [](void* a, pool_id pool) noexcept { return base::of<A>(a).release(pool); },
-      [](void* a, pool_id pool) noexcept { return base::of<A>(a).use_count(pool); },
-      [](void* a, pool_id pool) noexcept { return base::of<A>(a).has(pool); },
-      [](void* a, pool_id pool, const stream_filter& streams, scope_kind kind) noexcept {
-        return base::of<A>(a).open(pool, streams, kind);
-      },
-      [](void* a, pool_id pool) noexcept { return base::of<A>(a).close(pool); },
-      [](void* a) noexcept { return base::of<A>(a).is_capturing(); },
-      [](void* a, pool_id pool) noexcept { return base::of<A>(a).usage_of(pool); },
-      [](void* a, pool_id pool) noexcept { return base::of<A>(a).lend(pool); },
-      [](void* a, pool_id pool, void* to, void (*f)(void*, const lent_block&)) noexcept {
-        return base::of<A>(a).take_back(pool, [=](const lent_block& b) { f(to, b); });
-      },
-      [](void* a, pool_id pool) noexcept { base::of<A>(a).trim(pool); }};
+  typename tessera::detail::door_target<Allocator>::type in_;
 };
 
 }  // namespace tessera::inline v0_1::extension

@@ -32,6 +32,7 @@ struct [[nodiscard]] sleep_result : outcome {
 
 /// A sleep or wake that worked, for front ends that record requests. It is of `pool` if `is_one`, else of all pools.
 struct sleep_change {
+  using extension = struct sleep_mode;
   bool is_wake;  ///< otherwise it fell asleep
   bool is_one;
   pool_id pool;
@@ -61,13 +62,23 @@ struct sleep_mode {
     const void* changed_by = nullptr;
     [[nodiscard]] bool is_awake() const noexcept { return !is_asleep && changed_by == nullptr; }
   };
+  using change = sleep_change;
+  /// What a door calls: refers to the state of an allocator of any type.
+  struct calls {
+    template <typename Signature>
+    using call = tessera::detail::function_ref<Signature>;
+    template <typename State>
+    explicit calls(State& s) noexcept
+        : apply(s, [](State& to, const auto&... given) { return to.apply(given...); }),
+          is_asleep(s, [](State& to, pool_id pool) { return to.is_asleep(pool); }) {}
+
+    call<sleep_result(const sleep_change& what, const sleep_store& to) noexcept> apply;
+    call<bool(pool_id pool) noexcept> is_asleep;
+  };
   template <typename Core>
   class state;
   template <typename Allocator>
   class door;
-  /// Why sleep() and wake() fail with a recipe that acquires segments.
-  static constexpr const char* needs_ranges =
-      "sleep needs a recipe that maps memory into ranges, such as stitched";
 };
 
 /// The memory that sleeps in one allocator.
@@ -100,17 +111,14 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
 
   // Calls of the door.
 
-  sleep_result sleep(sleep_store to, stream_id copies) noexcept { return fall_asleep(nullptr, to, copies); }
-  sleep_result sleep(pool_id pool, sleep_store to, stream_id copies) noexcept {
-    const group* const found = access::extensions(in_).find_group(pool);
-    if (found == nullptr) return failed(no_such_pool);
-    return found->is_asleep ? failed("the pool sleeps") : fall_asleep(found, to, copies);
-  }
-  sleep_result wake(stream_id copies) noexcept { return wake_up(nullptr, copies); }
-  sleep_result wake(pool_id pool, stream_id copies) noexcept {
-    const group* const found = access::extensions(in_).find_group(pool);
-    if (found == nullptr) return failed(no_such_pool);
-    return found->is_asleep ? wake_up(found, copies) : failed("the pool does not sleep");
+  sleep_result apply(const sleep_change& what, const sleep_store& to) noexcept {
+    const group* const only = what.is_one ? access::extensions(in_).find_group(what.pool) : nullptr;
+    if (what.is_one) {
+      if (only == nullptr) return failed("no such pool exists");
+      if (only->is_asleep != what.is_wake)
+        return failed(what.is_wake ? "the pool does not sleep" : "the pool sleeps");
+    }
+    return what.is_wake ? wake_up(only, what.copies) : fall_asleep(only, to, what.copies);
   }
   [[nodiscard]] bool is_asleep(pool_id pool) const noexcept {
     const group* const found = access::extensions(in_).find_group(pool);
@@ -132,8 +140,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     return g.is_awake() ? nullptr : "another call puts the pool to sleep or wakes it";
   }
   void check_thread() const noexcept {
-    if (__atomic_load_n(&asking_, __ATOMIC_RELAXED) == tessera::detail::this_thread())
-      tessera::detail::fatal("a store of contents must not use the allocator that sleeps");
+    calls_.check_thread("a store of contents must not use the allocator that sleeps");
   }
   /// Ends copies that a failed call left, while their memory exists.
   void on_end() noexcept { (void)settle(); }
@@ -153,7 +160,6 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
   }
 
  private:
-  static constexpr const char* no_such_pool = "no such pool exists";
   static constexpr const char* lends =
       "a live block of the pool serves a request of the default pools: free it, or put all pools to sleep";
   static constexpr const char* lent_sleeps =
@@ -212,7 +218,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
         manager().for_each_idle_of(
             g, [this](block& idle) { return backend().releasable(idle) > 0 && backend().release(idle) > 0; });
       });
-      return give_back(selects, to, copies);
+      return calls_.call([&] { return give_back(selects, to, copies); });
     });
   }
   sleep_result wake_up(const group* only, stream_id copies) noexcept {
@@ -221,13 +227,14 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
           has_lent([selects](const group& g) { return g.is_asleep && !selects(g); }))
         return failed(lent_sleeps);
       if (const sleep_result refused = ask_to_wake(selects); !refused) return refused;
-      sleep_result result = take_back(selects, copies);
+      const auto attempt = [&] { return take_back(selects, copies); };
+      sleep_result result = calls_.call(attempt);
       if (result.missing > 0) {
         (void)access::run_callbacks(in_);
         if (!manager().may_wait()) return failed(may_not_wait, result.missing);
         access::empty_cache(in_);
         if (!manager().may_wait()) return failed(may_not_wait, result.missing);
-        result = take_back(selects, copies);
+        result = calls_.call(attempt);
       }
       access::extensions(in_).on_rearrange();
       return result;
@@ -273,7 +280,6 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
   [[nodiscard]] sleep_result give_back(changed_groups selects, sleep_store to, stream_id stream) noexcept {
     if (!can_copy && to.keeps())
       return failed("the provider is no copying_provider, so it cannot save contents");
-    const asking_store now(*this);
     if (!settle()) return failed(device_fails);
     part* planned = nullptr;
     sleep_result result;
@@ -309,7 +315,6 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
 
   /// Maps memory again for the selected groups, all of it or none. May be repeated after a failure.
   [[nodiscard]] sleep_result take_back(changed_groups selects, stream_id stream) noexcept {
-    const asking_store now(*this);
     if (!settle()) return failed(device_fails);
     provider_type& device = manager().provider();
     ranges().chunks().retry_orphaned(device);
@@ -527,16 +532,6 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     return usable.count > 0 ? usable : pages.backing(s.bytes);
   }
 
-  /// Marks the thread that may call the functions of a store.
-  struct asking_store {
-    explicit asking_store(state& in) noexcept : of(in) {
-      __atomic_store_n(&of.asking_, tessera::detail::this_thread(), __ATOMIC_RELAXED);
-    }
-    asking_store& operator=(asking_store&&) = delete;
-    ~asking_store() { __atomic_store_n(&of.asking_, nullptr, __ATOMIC_RELAXED); }
-    state& of;
-  };
-
   /// Replaces host_copies for a provider without copies.
   struct no_copies {
     static constexpr bool is_finished() noexcept { return true; }
@@ -544,7 +539,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
 
   allocator& in_;
   part* parts_ = nullptr;
-  const void* asking_ = nullptr;  // the thread that may be in a function of a store now
+  tessera::detail::user_calls calls_;  // the functions of stores
   // While copies may be running, their memory stays.
   part* copying_parts_ = nullptr;
   chunk* copying_chunks_ = nullptr;
@@ -558,8 +553,9 @@ template <typename Core>
 class sleep_mode::state<Core> : public tessera::detail::extension_defaults {
  public:
   state(typename Core::allocator&, const sleep_mode&) noexcept {}
-  static sleep_result sleep(auto...) noexcept { return {{sleep_mode::needs_ranges}}; }
-  static sleep_result wake(auto...) noexcept { return {{sleep_mode::needs_ranges}}; }
+  static sleep_result apply(const sleep_change&, const sleep_store&) noexcept {
+    return {{"sleep needs a recipe that maps memory into ranges, such as stitched"}};
+  }
   [[nodiscard]] static bool is_asleep(pool_id) noexcept { return false; }
 };
 
@@ -589,7 +585,7 @@ class sleep_mode::door {
   ///              rule of sleep(pool) for `serves_on_oom`, host memory ran out, the device or the store failed, or
   ///              the provider cannot copy
   [[nodiscard]] result_type sleep(sleep_store to, stream_id copies = {}) noexcept {
-    return change({false, false, {}, contents_of(to), copies}, [=](auto& s) { return s.sleep(to, copies); });
+    return change({false, false, {}, contents_of(to), copies}, to);
   }
   /// Puts one pool to sleep like sleep().
   ///
@@ -597,19 +593,18 @@ class sleep_mode::door {
   ///   a request of the default pools, unless they fall asleep in the same call. They then do not wake before it.
   ///   Returns:  as sleep(); also fails if the pool does not exist or sleeps, or lent a live block
   [[nodiscard]] result_type sleep(pool_id pool, sleep_store to, stream_id copies = {}) noexcept {
-    return change({false, true, pool, contents_of(to), copies},
-                  [=](auto& s) { return s.sleep(pool, to, copies); });
+    return change({false, true, pool, contents_of(to), copies}, to);
   }
   /// Wakes all pools that sleep: maps memory at their addresses and copies saved contents back. Wakes all of
   /// them or none. If memory is missing, first empties the cache as trim() does.
   ///   Returns:  the bytes that came from the device, or why nothing changed, and how many bytes are missing
   [[nodiscard]] result_type wake(stream_id copies = {}) noexcept {
-    return change({true, false, {}, {}, copies}, [=](auto& s) { return s.wake(copies); });
+    return change({true, false, {}, {}, copies});
   }
   /// Wakes one pool like wake().
   ///   Returns:  as wake(); also fails if the pool does not exist or does not sleep
   [[nodiscard]] result_type wake(pool_id pool, stream_id copies = {}) noexcept {
-    return change({true, true, pool, {}, copies}, [=](auto& s) { return s.wake(pool, copies); });
+    return change({true, true, pool, {}, copies});
   }
   /// Whether a pool sleeps.
   [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept {
@@ -620,68 +615,14 @@ class sleep_mode::door {
   [[nodiscard]] static sleep_contents contents_of(const sleep_store& to) noexcept {
     return to.keeps() ? sleep_contents::save : sleep_contents::discard;
   }
-  template <typename F>
-  sleep_result change(const sleep_change& note, F f) noexcept {
-    const sleep_result result = in_->template change_extension<sleep_mode>(f);
-    if (result) in_->note_change(note);
+  sleep_result change(const sleep_change& what, const sleep_store& to = sleep_contents::discard) noexcept {
+    const sleep_result result =
+        in_->template change_extension<sleep_mode>([&](auto& s) { return s.apply(what, to); });
+    if (result) in_->note_change(what);
     return result;
   }
 
-  Allocator* in_;
-};
-
-/// What an any_allocator returns.
-template <std::same_as<any_allocator> Any>
-class sleep_mode::door<Any> : tessera::detail::erased_door<sleep_mode> {
-  using base = tessera::detail::erased_door<sleep_mode>;
-
- public:
-  explicit door(const Any& in) noexcept : base(in) {}
-
-  [[nodiscard]] sleep_result sleep(sleep_store to, stream_id copies = {}) const noexcept {
-    return call(&calls::sleep, to, copies);
-  }
-  [[nodiscard]] sleep_result sleep(pool_id pool, sleep_store to, stream_id copies = {}) const noexcept {
-    return call(&calls::sleep_pool, pool, to, copies);
-  }
-  [[nodiscard]] sleep_result wake(stream_id copies = {}) const noexcept { return call(&calls::wake, copies); }
-  [[nodiscard]] sleep_result wake(pool_id pool, stream_id copies = {}) const noexcept {
-    return call(&calls::wake_pool, pool, copies);
-  }
-  [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept { return call(&calls::is_asleep, pool); }
-
- private:
-  friend any_allocator;
-  struct calls {
-    sleep_result (*sleep)(void*, sleep_store, stream_id) noexcept;
-    sleep_result (*sleep_pool)(void*, pool_id, sleep_store, stream_id) noexcept;
-    sleep_result (*wake)(void*, stream_id) noexcept;
-    sleep_result (*wake_pool)(void*, pool_id, stream_id) noexcept;
-    bool (*is_asleep)(void*, pool_id) noexcept;
-  };
-  template <typename A, typename F>
-  static sleep_result if_ranges(void* allocator, F f) noexcept {
-    if constexpr (A::has_ranges) {
-      return f(base::of<A>(allocator));
-    } else {
-      return {{sleep_mode::needs_ranges}};
-    }
-  }
-  template <typename A>
-  static constexpr calls calls_of = {
-      [](void* a, sleep_store to, stream_id copies) noexcept {
-        return if_ranges<A>(a, [=](auto memory) { return memory.sleep(to, copies); });
-      },
-      [](void* a, pool_id pool, sleep_store to, stream_id copies) noexcept {
-        return if_ranges<A>(a, [=](auto memory) { return memory.sleep(pool, to, copies); });
-      },
-      [](void* a, stream_id copies) noexcept {
-        return if_ranges<A>(a, [=](auto memory) { return memory.wake(copies); });
-      },
-      [](void* a, pool_id pool, stream_id copies) noexcept {
-        return if_ranges<A>(a, [=](auto memory) { return memory.wake(pool, copies); });
-      },
-      [](void* a, pool_id pool) noexcept { return base::of<A>(a).is_asleep(pool); }};
+  typename tessera::detail::door_target<Allocator>::type in_;
 };
 
 }  // namespace tessera::inline v0_1::extension

@@ -7,6 +7,7 @@
 
 #include <tessera/core/error.hpp>
 #include <tessera/core/types.hpp>
+#include <tessera/detail/containers/function_ref.hpp>
 #include <tessera/provider/capabilities.hpp>
 
 namespace tessera::inline v0_1::extension {
@@ -68,61 +69,85 @@ concept host_allocator_store = requires {
 ///   Requires:  the object outlives the allocator, or all that sleeps with it has woken. It does not use the allocator that
 ///              sleeps. If other threads use it, too, it is thread-safe.
 class sleep_store {
+  template <typename Signature>
+  using call = tessera::detail::function_ref<Signature>;
+
  public:
   /// Discards the contents, or saves them to pageable host memory.
-  constexpr explicit(false) sleep_store(sleep_contents contents) noexcept
-      : calls_(contents == sleep_contents::save ? &heap : nullptr) {}
+  constexpr explicit(false) sleep_store(sleep_contents contents) noexcept {
+    if (contents == sleep_contents::save) *this = sleep_store(heap);
+  }
   /// Refers to a store of the program, which writes and reads the pieces.
   template <piece_store Object>
     requires(!std::is_same_v<Object, sleep_store>)
-  constexpr explicit(false) sleep_store(Object& in) noexcept : object_(&in), calls_(&pieces_of<Object>) {}
-  /// Refers to a provider of host memory. Each piece is a segment of it.
-  template <host_memory_store Object>
-  constexpr explicit(false) sleep_store(Object& in) noexcept : object_(&in), calls_(&memory_of<Object>) {}
-  /// Refers to an allocator of host memory. Each piece is a block of it.
-  template <host_allocator_store Object>
-  constexpr explicit(false) sleep_store(Object& in) noexcept : object_(&in), calls_(&memory_of<Object>) {}
+  constexpr explicit(false) sleep_store(Object& in) noexcept
+      : reserve(in, [](Object& to, auto&&... given) { return to.reserve(given...); }),
+        write(in, [](Object& to, auto... given) { return to.write(given...); }),
+        read(in, [](Object& from, auto... given) { return from.read(given...); }),
+        release(in, [](Object& from, auto... given) { from.release(given...); }) {}
+  /// Refers to a provider of host memory, or to an allocator of it. Each piece is a segment or a block of it.
+  template <typename Object>
+    requires(host_memory_store<Object> || host_allocator_store<Object>)
+  constexpr explicit(false) sleep_store(Object& in) noexcept
+      : reserve(in,
+                [](Object& from, std::size_t bytes, std::uint64_t& piece) {
+                  if constexpr (host_memory_store<Object>) {
+                    return keep(from.acquire(bytes), piece);
+                  } else {
+                    return keep(from.try_allocate(bytes), piece);
+                  }
+                }),
+        write(in,
+              [](Object&, std::uint64_t piece, std::size_t offset, const std::byte* from, std::size_t bytes) {
+                std::memcpy(at(piece) + offset, from, bytes);
+                return outcome{};
+              }),
+        read(in,
+             [](Object&, std::uint64_t piece, std::size_t offset, std::byte* to, std::size_t bytes) {
+               std::memcpy(to, at(piece) + offset, bytes);
+               return outcome{};
+             }),
+        release(in,
+                [](Object& from, std::uint64_t piece, std::size_t bytes) {
+                  if constexpr (host_memory_store<Object>) {
+                    (void)from.release(at(piece), bytes);
+                  } else {
+                    from.deallocate(at(piece));
+                  }
+                }),
+        is_memory_(true),
+        is_direct_(!std::is_same_v<Object, const heap_memory>) {}
 
   /// Whether it keeps contents.
-  [[nodiscard]] constexpr bool keeps() const noexcept { return calls_ != nullptr; }
+  [[nodiscard]] constexpr bool keeps() const noexcept { return static_cast<bool>(reserve); }
   /// Whether the device copies to and from its pieces directly, without buffers. The object must then be page-locked memory if
   /// the device copies only such memory asynchronously.
-  [[nodiscard]] constexpr bool is_direct() const noexcept { return calls_->is_memory && calls_ != &heap; }
+  [[nodiscard]] constexpr bool is_direct() const noexcept { return is_direct_; }
   /// The memory of a piece, or null if only write() and read() reach it.
   [[nodiscard]] std::byte* memory(std::uint64_t piece) const noexcept {
-    return calls_->is_memory ? at(piece) : nullptr;
+    return is_memory_ ? at(piece) : nullptr;
   }
   /// Makes a piece for so many bytes, and sets `piece` to its number.
-  [[nodiscard]] outcome reserve(std::size_t bytes, std::uint64_t& piece) const noexcept {
-    return calls_->reserve(object_, bytes, piece);
-  }
+  call<outcome(std::size_t bytes, std::uint64_t& piece) noexcept> reserve;
   /// Writes bytes of a piece from host memory, beginning with byte `offset` of the piece.
-  [[nodiscard]] outcome write(std::uint64_t piece, std::size_t offset, const std::byte* from,
-                              std::size_t bytes) const noexcept {
-    if (!calls_->is_memory) return calls_->write(object_, piece, offset, from, bytes);
-    std::memcpy(at(piece) + offset, from, bytes);
-    return {};
-  }
+  call<outcome(std::uint64_t piece, std::size_t offset, const std::byte* from, std::size_t bytes) noexcept>
+      write;
   /// Reads bytes of a piece into host memory, beginning with byte `offset` of the piece.
-  [[nodiscard]] outcome read(std::uint64_t piece, std::size_t offset, std::byte* to,
-                             std::size_t bytes) const noexcept {
-    if (!calls_->is_memory) return calls_->read(object_, piece, offset, to, bytes);
-    std::memcpy(to, at(piece) + offset, bytes);
-    return {};
-  }
+  call<outcome(std::uint64_t piece, std::size_t offset, std::byte* to, std::size_t bytes) noexcept> read;
   /// Forgets a piece of so many bytes.
-  void release(std::uint64_t piece, std::size_t bytes) const noexcept {
-    calls_->release(object_, piece, bytes);
-  }
+  call<void(std::uint64_t piece, std::size_t bytes) noexcept> release;
 
  private:
-  struct calls {
-    bool is_memory;  ///< the number of a piece is the address of its memory
-    outcome (*reserve)(void*, std::size_t, std::uint64_t&) noexcept;
-    void (*release)(void*, std::uint64_t, std::size_t) noexcept;
-    outcome (*write)(void*, std::uint64_t, std::size_t, const std::byte*, std::size_t) noexcept;
-    outcome (*read)(void*, std::uint64_t, std::size_t, std::byte*, std::size_t) noexcept;
+  /// Pageable host memory, as a provider.
+  struct heap_memory {
+    static constexpr bool is_host_visible = true;
+    static void* acquire(std::size_t bytes) noexcept { return ::operator new(bytes, std::nothrow); }
+    static bool release(void* p, std::size_t) noexcept {
+      ::operator delete(p);
+      return true;
+    }
   };
+  static constexpr heap_memory heap{};
   [[nodiscard]] static std::byte* at(std::uint64_t piece) noexcept {
     return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(piece));
   }
@@ -130,49 +155,9 @@ class sleep_store {
     piece = reinterpret_cast<std::uintptr_t>(memory);
     return {memory != nullptr ? nullptr : "host memory ran out"};
   }
-  static constexpr calls heap = {
-      true,
-      [](void*, std::size_t bytes, std::uint64_t& piece) noexcept {
-        return keep(::operator new(bytes, std::nothrow), piece);
-      },
-      [](void*, std::uint64_t piece, std::size_t) noexcept { ::operator delete(at(piece)); }, nullptr,
-      nullptr};
-  template <typename Object>
-  static constexpr calls memory_of = {true,
-                                      [](void* in, std::size_t bytes, std::uint64_t& piece) noexcept {
-                                        auto& from = *static_cast<Object*>(in);
-                                        if constexpr (host_memory_store<Object>) {
-                                          return keep(from.acquire(bytes), piece);
-                                        } else {
-                                          return keep(from.try_allocate(bytes), piece);
-                                        }
-                                      },
-                                      [](void* in, std::uint64_t piece, std::size_t bytes) noexcept {
-                                        auto& from = *static_cast<Object*>(in);
-                                        if constexpr (host_memory_store<Object>) {
-                                          (void)from.release(at(piece), bytes);
-                                        } else {
-                                          from.deallocate(at(piece));
-                                        }
-                                      },
-                                      nullptr, nullptr};
-  template <typename Object>
-  static constexpr calls pieces_of = {
-      false,
-      [](void* in, std::size_t bytes, std::uint64_t& piece) noexcept {
-        return static_cast<Object*>(in)->reserve(bytes, piece);
-      },
-      [](void* in, std::uint64_t piece, std::size_t bytes) noexcept {
-        static_cast<Object*>(in)->release(piece, bytes);
-      },
-      [](void* in, std::uint64_t piece, std::size_t offset, const std::byte* from,
-         std::size_t bytes) noexcept { return static_cast<Object*>(in)->write(piece, offset, from, bytes); },
-      [](void* in, std::uint64_t piece, std::size_t offset, std::byte* to, std::size_t bytes) noexcept {
-        return static_cast<Object*>(in)->read(piece, offset, to, bytes);
-      }};
 
-  void* object_ = nullptr;
-  const calls* calls_;
+  bool is_memory_ = false;  // the number of a piece is the address of its memory
+  bool is_direct_ = false;
 };
 
 }  // namespace tessera::inline v0_1::extension

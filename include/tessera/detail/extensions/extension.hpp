@@ -20,6 +20,7 @@
 /// | E::in_group               | its data in each group of free lists (optional)                          |
 /// | E::needs                  | extensions that it needs, as types of `needs_extensions` (optional)      |
 /// | E::spans_arenas           | true if it works in the arenas of per_stream (optional)                  |
+/// | E::calls, E::change       | what its door calls in a state of any type, and tells front ends; for any_allocator (optional) |
 /// | E::check<Core>()          | true, or an error of the compiler that says why not (optional)           |
 ///
 /// `Core` has the types `allocator`, `group`, `manager`, `backend`, `provider`, `recipe` and `traits`. The state is made

@@ -11,12 +11,6 @@
 
 /// Support for writing extensions. extension.hpp lists what an extension may answer.
 
-namespace tessera::inline v0_1 {
-
-class any_allocator;
-
-}  // namespace tessera::inline v0_1
-
 namespace tessera::inline v0_1::detail {
 
 /// The argument of type E, or a default one.
@@ -78,34 +72,10 @@ class user_calls {
   const void* calling_ = nullptr;
 };
 
-/// The base of the door of an any_allocator: a table of the calls of the door of its allocator, or null.
-template <typename E>
-class erased_door {
- protected:
-  explicit erased_door(const auto& any) noexcept
-      : allocator_(any.allocator_), calls_(any.template calls_on<E>()) {}
-  /// The door of an allocator.
-  template <typename A>
-  [[nodiscard]] static auto of(void* allocator) noexcept {
-    return typename E::template door<A>(*static_cast<A*>(allocator));
-  }
-  /// Makes a call of the table. Without one, returns a default value, or an outcome that says so.
-  template <typename Calls, typename Result, typename... Argument>
-  Result call(Result (*Calls::*in)(void*, Argument...) noexcept,
-              const std::type_identity_t<Argument>&... given) const noexcept {
-    if (calls_ != nullptr) return (static_cast<const Calls*>(calls_)->*in)(allocator_, given...);
-    if constexpr (std::is_base_of_v<outcome, Result>) {
-      Result refused{};
-      refused.why = "the allocator has no such extension";
-      return refused;
-    } else {
-      return Result();
-    }
-  }
-
- private:
-  void* allocator_;
-  const void* calls_;
+/// How a door refers to its allocator. An any_allocator is itself a reference, so its doors keep a copy.
+template <typename Allocator>
+struct door_target {
+  using type = Allocator*;
 };
 
 /// A base of extensions without state and calls: they only choose types.
