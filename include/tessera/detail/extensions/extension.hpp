@@ -94,9 +94,9 @@ enum class miss_stage : unsigned char {
   last            ///< after every step of recovery
 };
 
-/// The base of the states of extensions, with the default answers. Four members are missing here, because an extension
-/// that has one changes the path of a request or a free: for_each_group, may_use, on_event and on_free.
-struct extension_defaults {
+/// The default answers to most questions. extension_defaults [extension_set.hpp] adds those that change the path of a request
+/// or a free.
+struct default_answers {
   [[nodiscard]] static constexpr std::nullptr_t group_for(stream_id) noexcept { return nullptr; }
   [[nodiscard]] static constexpr std::nullptr_t find_group(pool_id) noexcept { return nullptr; }
   [[nodiscard]] static constexpr bool may_wait() noexcept { return true; }
@@ -144,7 +144,7 @@ struct extension_defaults {
 };
 
 /// The extensions of an allocator that has none. All answers are constant.
-struct no_extensions : extension_defaults {
+struct no_extensions : default_answers {
   template <typename Allocator>
   constexpr explicit no_extensions(Allocator&) noexcept {}
   constexpr no_extensions() noexcept = default;

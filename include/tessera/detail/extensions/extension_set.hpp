@@ -78,6 +78,18 @@ struct door_target {
   using type = Allocator*;
 };
 
+/// The answer of a state that does not redefine a question or report which changes the path of a request or a free.
+struct no_answer {
+  constexpr operator bool() const noexcept { return true; }
+};
+/// The base of the states of extensions, with the default answers.
+struct extension_defaults : default_answers {
+  static constexpr no_answer for_each_group(auto& /*function*/) noexcept { return {}; }
+  static constexpr no_answer may_use(const block&, std::size_t, std::size_t) noexcept { return {}; }
+  static constexpr no_answer on_event(const allocator_event&) noexcept { return {}; }
+  static constexpr no_answer on_free(const block&, std::size_t, std::size_t) noexcept { return {}; }
+};
+
 /// A base of extensions without state and calls: they only choose types.
 struct extension_of_types {
   template <typename Core>
@@ -86,33 +98,24 @@ struct extension_of_types {
   };
 };
 
-/// The questions and reports that extension_defaults lacks.
-struct optional_names {
-  void for_each_group();
-  void may_use();
-  void on_event();
-  void on_free();
-};
-/// If a state has one of these names, with any arguments, the name is ambiguous here.
-template <typename State>
-struct ambiguous_names : State, optional_names {};
-template <typename State>
-concept lacks_for_each_group = requires { &ambiguous_names<State>::for_each_group; };
-template <typename State>
-concept lacks_may_use = requires { &ambiguous_names<State>::may_use; };
-template <typename State>
-concept lacks_on_event = requires { &ambiguous_names<State>::on_event; };
-template <typename State>
-concept lacks_on_free = requires { &ambiguous_names<State>::on_free; };
-
+template <typename T>
+concept is_answer = !std::is_same_v<T, no_answer>;
 template <typename State, typename Group>
-concept answers_for_groups = requires(State& s, void (&f)(Group&)) { s.for_each_group(f); };
+concept answers_for_groups = requires(State& s, void (&f)(Group&)) {
+  { s.for_each_group(f) } -> is_answer;
+};
 template <typename State>
-concept answers_may_use = requires(State& s, const block& b) { s.may_use(b, 0, 0); };
+concept answers_may_use = requires(State& s, const block& b) {
+  { s.may_use(b, 0, 0) } -> is_answer;
+};
 template <typename State>
-concept answers_on_event = requires(State& s, const allocator_event& event) { s.on_event(event); };
+concept answers_on_event = requires(State& s, const allocator_event& event) {
+  { s.on_event(event) } -> is_answer;
+};
 template <typename State>
-concept answers_on_free = requires(State& s, const block& b) { s.on_free(b, 0, 0); };
+concept answers_on_free = requires(State& s, const block& b) {
+  { s.on_free(b, 0, 0) } -> is_answer;
+};
 
 /// Counts the reasons for which hits must ask the extensions.
 class special_cases {
@@ -151,16 +154,6 @@ class extension_set : public special_cases, public Extension::template state<Cor
     return *this;
   }
 
-  static_assert(((lacks_for_each_group<state<Extension>> || answers_for_groups<state<Extension>, group>) &&
-                 ...),
-                "for_each_group(F&) of an extension's state cannot be called with a function of a group");
-  static_assert(((lacks_may_use<state<Extension>> || answers_may_use<state<Extension>>) && ...),
-                "may_use of an extension's state must take (const block&, std::size_t, std::size_t)");
-  static_assert(((lacks_on_event<state<Extension>> || answers_on_event<state<Extension>>) && ...),
-                "on_event of an extension's state must take (const allocator_event&)");
-  static_assert(((lacks_on_free<state<Extension>> || answers_on_free<state<Extension>>) && ...),
-                "on_free of an extension's state must take (const block&, std::size_t, std::size_t)");
-
   static constexpr bool is_empty = false;
   static constexpr bool adds_groups = (answers_for_groups<state<Extension>, group> || ...);
   static constexpr bool limits_groups = (answers_may_use<state<Extension>> || ...);
@@ -181,7 +174,7 @@ class extension_set : public special_cases, public Extension::template state<Cor
   }
   template <typename F>
   void for_each_group(F&& f) noexcept {
-    (walk_groups_of(get<Extension>(), f), ...);
+    (get<Extension>().for_each_group(f), ...);
   }
 
   [[nodiscard]] bool may_wait() const noexcept { return (get<Extension>().may_wait() && ...); }
@@ -191,7 +184,7 @@ class extension_set : public special_cases, public Extension::template state<Cor
   [[nodiscard]] bool may_serve(const group& g) const noexcept { return why_unserved(g) == nullptr; }
   /// Asks whether bytes of a free block may be used. If so, tells all of them.
   [[nodiscard]] bool may_use(const block& b, std::size_t offset, std::size_t size) noexcept {
-    const bool may = (may_use_of(get<Extension>(), b, offset, size) && ...);
+    const bool may = (get<Extension>().may_use(b, offset, size) && ...);
     if (may) (get<Extension>().on_use(b, offset, size), ...);
     return may;
   }
@@ -261,10 +254,10 @@ class extension_set : public special_cases, public Extension::template state<Cor
   }
   void adjust(auto& miss) const noexcept { (get<Extension>().adjust(miss), ...); }
   void explain(auto& numbers) const noexcept { (get<Extension>().explain(numbers), ...); }
-  void on_event(const auto& event) noexcept { (report_to(get<Extension>(), event), ...); }
+  void on_event(const auto& event) noexcept { (get<Extension>().on_event(event), ...); }
   void on_served(block& b, group& wanted) noexcept { (get<Extension>().on_served(b, wanted), ...); }
   void on_free(const block& b, std::size_t offset, std::size_t size) noexcept {
-    (report_free_to(get<Extension>(), b, offset, size), ...);
+    (get<Extension>().on_free(b, offset, size), ...);
   }
   void on_freed(block& b) noexcept { (get<Extension>().on_freed(b), ...); }
   void on_change(group& g) noexcept { (get<Extension>().on_change(g), ...); }
@@ -292,25 +285,6 @@ class extension_set : public special_cases, public Extension::template state<Cor
     ((first = first != nullptr ? first : texts), ...);
     return first;
   }
-  // What extension_defaults lacks.
-  template <typename State, typename F>
-  static void walk_groups_of(State& s, F& f) noexcept {
-    if constexpr (answers_for_groups<State, group>) s.for_each_group(f);
-  }
-  template <typename State>
-  [[nodiscard]] static bool may_use_of(State& s, const block& b, std::size_t offset,
-                                       std::size_t size) noexcept {
-    if constexpr (answers_may_use<State>) return s.may_use(b, offset, size);
-    return true;
-  }
-  template <typename State>
-  static void report_to(State& s, const auto& event) noexcept {
-    if constexpr (answers_on_event<State>) s.on_event(event);
-  }
-  template <typename State>
-  static void report_free_to(State& s, const block& b, std::size_t offset, std::size_t size) noexcept {
-    if constexpr (answers_on_free<State>) s.on_free(b, offset, size);
-  }
 
   allocator& in_;
   bool has_refused_ = false;
@@ -334,6 +308,19 @@ consteval bool check_extension() {
   static_assert(
       requires { typename E::template state<Core>; },
       "an argument behind the provider is no extension; name one, as tessera::extension::private_pools");
+  using state = typename E::template state<Core>;
+  static_assert(
+      requires(state& s, void (&f)(typename Core::group&)) { s.for_each_group(f); },
+      "for_each_group(F&) of an extension's state cannot be called with a function of a group");
+  static_assert(
+      requires(state& s, const block& b) { s.may_use(b, 0, 0); },
+      "may_use of an extension's state must take (const block&, std::size_t, std::size_t)");
+  static_assert(
+      requires(state& s, const allocator_event& event) { s.on_event(event); },
+      "on_event of an extension's state must take (const allocator_event&)");
+  static_assert(
+      requires(state& s, const block& b) { s.on_free(b, 0, 0); },
+      "on_free of an extension's state must take (const block&, std::size_t, std::size_t)");
   if constexpr (requires { typename E::needs; }) check_needs<E, All...>(typename E::needs{});
   if constexpr (requires { E::template check<Core>(); }) static_assert(E::template check<Core>());
   return true;
