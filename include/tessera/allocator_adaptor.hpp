@@ -79,6 +79,25 @@ struct types_inside<Inner> {
 };
 template <typename Self, typename Allocator>
 class wrapping_adaptor;
+
+// The calls that a front end hears by allocator_adaptor::on_call.
+
+/// A request, by address or by handle.
+struct request_call {
+  std::size_t bytes;
+  stream_id stream;
+};
+/// A free of a block.
+struct free_call {
+  void* address;
+  block_handle handle{};               ///< empty for a free by address
+  const std::size_t* bytes = nullptr;  ///< null if the caller passes no size
+  bool may_fail = false;               ///< whether the caller does not know that the block is live
+};
+/// The address of a block that served a request, or null.
+[[nodiscard]] inline void* start_of(void* p) noexcept { return p; }
+[[nodiscard]] inline void* start_of(block_handle h) noexcept { return h.data(); }
+
 /// Makes a front end over the same allocator with another provider or recipe.
 template <typename Front>
 struct rebind_front;
@@ -150,20 +169,16 @@ class allocator_adaptor : public detail::types_inside<Inner> {
     raise_failure(self, bytes, stream);
   }
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    return inside([=](auto& in) { return in.try_allocate(bytes, stream); });
+    return hear_request({bytes, stream}, [=](auto& in) { return in.try_allocate(bytes, stream); });
   }
   void deallocate(void* p) noexcept {
-    owner(p, "deallocate", [=](auto& in) { in.deallocate(p); });
-    freed();
+    (void)hear_free({p}, "deallocate", [=](auto& in) { in.deallocate(p); });
   }
   void deallocate(void* p, std::size_t bytes) noexcept {
-    owner(p, "deallocate", [=](auto& in) { in.deallocate(p, bytes); });
-    freed();
+    (void)hear_free({p, {}, &bytes}, "deallocate", [=](auto& in) { in.deallocate(p, bytes); });
   }
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
-    const bool done = owner(p, nullptr, [=](auto& in) { return in.try_deallocate(p); });
-    if (done) freed();
-    return done;
+    return hear_free({p, {}, nullptr, true}, nullptr, [=](auto& in) { return in.try_deallocate(p); });
   }
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     return owner(p, "record_stream", [=](auto& in) { return in.record_stream(p, stream); });
@@ -201,11 +216,10 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
     requires requires(Inner& in) { in.allocate_by_handle(bytes, stream); }
   {
-    return inside([=](auto& in) { return in.allocate_by_handle(bytes, stream); });
+    return hear_request({bytes, stream}, [=](auto& in) { return in.allocate_by_handle(bytes, stream); });
   }
   void deallocate(handle_if_supported h) noexcept {
-    inside([=](auto& in) { in.deallocate(h); });
-    freed();
+    (void)hear_free({h.data(), h}, nullptr, [=](auto& in) { in.deallocate(h); });
   }
   [[nodiscard]] bool record_stream(handle_if_supported h, stream_id stream) noexcept {
     return inside([=](auto& in) { return in.record_stream(h, stream); });
@@ -361,6 +375,13 @@ class allocator_adaptor : public detail::types_inside<Inner> {
     return Self::enter(me, std::forward<F>(f));
   }
 
+  /// Makes a request or a free: returns make(), which is the block, or whether it was freed. A front end that hears requests
+  /// or frees has a function of this name for detail::request_call or free_call, and `using adaptor_type::on_call`.
+  template <typename F>
+  static auto on_call(Self&, const auto& /*call*/, F make) {
+    return make();
+  }
+
   /// Throws out_of_memory with the numbers of the failed request, through raise() of the front end.
   template <typename Failed>
   [[noreturn, gnu::noinline, gnu::cold]] static void raise_failure(Failed& in, std::size_t bytes,
@@ -377,6 +398,24 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   allocator_adaptor() = default;
 
   void freed() noexcept { Self::after_free(static_cast<Self&>(*this)); }
+
+  template <typename F>
+  auto hear_request(const detail::request_call& call, F f) {
+    return Self::on_call(static_cast<Self&>(*this), call, [&] { return inside(f); });
+  }
+  template <typename F>
+  bool hear_free(const detail::free_call& call, const char* name, F f) {
+    const bool done = Self::on_call(static_cast<Self&>(*this), call, [&] {
+      if constexpr (std::is_void_v<decltype(owner(call.address, name, f))>) {
+        owner(call.address, name, f);
+        return true;
+      } else {
+        return owner(call.address, name, f);
+      }
+    });
+    if (done) freed();
+    return done;
+  }
 
   template <typename F>
   decltype(auto) inside(F&& f) {
@@ -422,6 +461,62 @@ class wrapping_adaptor : public allocator_adaptor<Self, Allocator> {
   }
 
   Allocator allocator_;
+};
+
+/// Keeps a note for each live block that a front end heard of. The front end erases it before it frees the block, because
+/// another thread may get the address at once.
+///   Requires:  one call at a time
+template <typename Note>
+class block_notes {
+  struct node : Note {
+    bool is_by_handle;  // then a free by address frees nothing; may lie in the padding of Note
+    std::uintptr_t address;
+    [[nodiscard]] std::uint64_t map_key() const noexcept { return address; }
+  };
+
+ public:
+  /// The note of the block at an address, or null.
+  [[nodiscard]] Note* find(const void* p) const noexcept { return node_of(p); }
+  /// Adds a note for a block, whose value the caller sets. Calls forget(note) with a note that is there: its block was freed
+  /// through the allocator inside.
+  ///   Returns:  null if host memory ran out
+  template <typename Block, typename F>
+  [[nodiscard]] Note* insert(Block b, F forget) noexcept {
+    const void* const p = start_of(b);
+    node* note = node_of(p);
+    if (note != nullptr) {
+      forget(*note);
+    } else {
+      if (!by_address_.reserve_one() || !nodes_.reserve(1)) return nullptr;
+      note = nodes_.take();
+      note->address = reinterpret_cast<std::uintptr_t>(p);
+      by_address_.insert(note->address, *note);
+    }
+    note->is_by_handle = std::is_same_v<Block, block_handle>;
+    return note;
+  }
+  /// Calls forget(note) with the note of a block that is about to be freed, and erases it. Returns false if there is none.
+  template <typename F>
+  bool erase(const free_call& of, F forget) noexcept {
+    node* const note = node_of(of.address);
+    if (note == nullptr || note->is_by_handle != static_cast<bool>(of.handle)) return false;
+    forget(*note);
+    by_address_.remove(note->address);
+    nodes_.give_back(note);
+    return true;
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return by_address_.size(); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return by_address_.metadata_bytes() + nodes_.metadata_bytes();
+  }
+
+ private:
+  [[nodiscard]] node* node_of(const void* p) const noexcept {
+    return by_address_.find(reinterpret_cast<std::uintptr_t>(p));
+  }
+
+  key_map<node> by_address_;
+  slab<node> nodes_;
 };
 
 }  // namespace tessera::inline v0_1::detail

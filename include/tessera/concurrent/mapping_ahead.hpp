@@ -71,19 +71,6 @@ class mapping_ahead : public detail::wrapping_adaptor<mapping_ahead<Allocator>, 
   }
   ~mapping_ahead() { worker_.stop(); }
 
-  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    void* const p = allocator_.try_allocate(bytes, stream);
-    note_request(bytes, stream);
-    return p;
-  }
-  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
-    requires requires(Allocator& a) { a.allocate_by_handle(bytes, stream); }
-  {
-    const block_handle h = allocator_.allocate_by_handle(bytes, stream);
-    note_request(bytes, stream);
-    return h;
-  }
-
   /// Does the work of the thread in the calling thread, for example between two steps of a model.
   ///   Returns:  false if mapping was refused; the largest free block may then be smaller than `low`
   bool map_ahead() noexcept {
@@ -133,12 +120,16 @@ class mapping_ahead : public detail::wrapping_adaptor<mapping_ahead<Allocator>, 
                       .add(capacity)
                       .c_str());
   }
+  using adaptor_type::on_call;
   /// Wakes the thread when requests have taken what was free above the low watermark.
-  void note_request(std::size_t bytes, stream_id stream) noexcept {
-    if (stream != marks_.stream || bytes > max_request) return;
-    const auto taken = static_cast<std::int64_t>(bytes);
-    const std::int64_t before = margin_.fetch_sub(taken, std::memory_order_relaxed);
-    if (before >= 0 && before < taken && marks_.enabled) worker_.wake();
+  template <typename F>
+  static auto on_call(mapping_ahead& me, const detail::request_call& call, F ask) noexcept {
+    const auto got = ask();
+    if (call.stream != me.marks_.stream || call.bytes > max_request) return got;
+    const auto taken = static_cast<std::int64_t>(call.bytes);
+    const std::int64_t before = me.margin_.fetch_sub(taken, std::memory_order_relaxed);
+    if (before >= 0 && before < taken && me.marks_.enabled) me.worker_.wake();
+    return got;
   }
   static bool run_round(void* self) noexcept { return !static_cast<mapping_ahead*>(self)->map_ahead(); }
 

@@ -54,19 +54,6 @@ class waiting : public detail::wrapping_adaptor<waiting<Allocator, Clock, Change
   /// How long a request waits for memory that other threads free, before it fails.
   [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return timeout_; }
 
-  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    const auto once = [&] { return allocator_.try_allocate(bytes, stream); };
-    void* const p = try_in_time(bytes, once);
-    return p != nullptr ? p : once();
-  }
-  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
-    requires requires(Allocator& a) { a.allocate_by_handle(bytes, stream); }
-  {
-    const auto once = [&] { return allocator_.allocate_by_handle(bytes, stream); };
-    const block_handle h = try_in_time(bytes, once);
-    return h ? h : once();
-  }
-
   /// Returns the exception that allocate would throw, with the time waited.
   [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) const noexcept {
     detail::oom_numbers numbers = allocator_.make_out_of_memory(bytes, stream).numbers();
@@ -77,6 +64,12 @@ class waiting : public detail::wrapping_adaptor<waiting<Allocator, Clock, Change
  private:
   friend allocator_adaptor<waiting, Allocator>;
 
+  using adaptor_type::on_call;
+  template <typename F>
+  static auto on_call(waiting& me, const detail::request_call& call, F once) noexcept {
+    const auto got = me.try_in_time(call.bytes, once);
+    return got ? got : once();
+  }
   static void after_free(waiting& me) noexcept { me.notify(); }
 
   static constexpr std::chrono::milliseconds max_timeout = std::chrono::hours(24 * 365);

@@ -172,6 +172,7 @@ class fault_reports {
 /// * A block ends at a guard page, or up to min_alignment - 1 bytes before it. The bytes around the block
 ///   have a pattern. deallocate and abort_if_damaged() find writes there.
 /// * Double and foreign frees abort and name the block. So do frees with a wrong size, if the size is passed.
+///   try_deallocate aborts only if a write around the block is found.
 /// * New blocks hold the byte guard_shadow::fresh, not zeros.
 /// * A block's memory is freed once its own stream and the recorded streams have completed. Until then,
 ///   accesses do not fault.
@@ -227,28 +228,6 @@ class guarded
                    detail::guarded_recipe<recipe_type>::from(settings, source_.capacity()),
                    std::forward<Given>(given)...) {}
 
-  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    void* const p = allocator_.try_allocate(bytes, stream);
-    if (p != nullptr) memory_.shadow().mark_live(p, bytes, stream);
-    return p;
-  }
-  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
-    const block_handle h = allocator_.allocate_by_handle(bytes, stream);
-    if (h) memory_.shadow().mark_live(h.data(), bytes, stream);
-    return h;
-  }
-
-  void deallocate(void* p) noexcept { check_and_free(p, p, nullptr); }
-  void deallocate(void* p, std::size_t bytes) noexcept { check_and_free(p, p, &bytes); }
-  void deallocate(block_handle h) noexcept { check_and_free(h, h ? h.data() : nullptr, nullptr); }
-  /// Also aborts if a write around the block is found.
-  [[nodiscard]] bool try_deallocate(void* p) noexcept {
-    const detail::guard_shadow::free_result result = memory_.shadow().mark_freed(p);
-    if (!result.is_live) return false;
-    memory_.abort_if(result.wrong, "deallocate", p);
-    free(p, p);
-    return true;
-  }
   /// Never reuses a block, so that uses of the old block are found.
   [[nodiscard]] static constexpr bool reuse_in_place(void*, std::size_t, stream_id) noexcept { return false; }
 
@@ -288,19 +267,26 @@ class guarded
 
   static constexpr bool has_stream_keys = !detail::has_one_key<typename recipe_type::streams>;
 
-  template <typename Block>
-  void check_and_free(Block b, const void* p, const std::size_t* passed_bytes) noexcept {
-    if (p == nullptr) return;
-    memory_.abort_if(memory_.shadow().mark_freed(p, passed_bytes).wrong, "deallocate", p);
-    free(b, p);
+  template <typename F>
+  static auto on_call(guarded& me, const detail::request_call& call, F ask) noexcept {
+    const auto got = ask();
+    if (got) me.memory_.shadow().mark_live(detail::start_of(got), call.bytes, call.stream);
+    return got;
   }
-  /// Frees a block by its address or handle. If its own stream may have unfinished work, the free waits for
-  /// that work.
-  template <typename Block>
-  void free(Block b, const void* p) noexcept {
-    if constexpr (has_stream_keys) (void)allocator_.record_stream(b, stream_id{shadow().find(p)->stream});
-    allocator_.deallocate(b);
-    if constexpr (recipe_type::streams::uses_events) allocator_.process_events();
+  /// If the block's own stream may have unfinished work, the free waits for that work.
+  template <typename F>
+  static bool on_call(guarded& me, const detail::free_call& call, F free) noexcept {
+    if (call.address == nullptr) return false;
+    const auto result = me.memory_.shadow().mark_freed(call.address, call.bytes);
+    if (call.may_fail && !result.is_live) return false;
+    me.memory_.abort_if(result.wrong, "deallocate", call.address);
+    if constexpr (has_stream_keys) {
+      const stream_id own{me.shadow().find(call.address)->stream};
+      (void)(call.handle ? me.record_stream(call.handle, own) : me.record_stream(call.address, own));
+    }
+    (void)free();
+    if constexpr (recipe_type::streams::uses_events) me.allocator_.process_events();
+    return true;
   }
 
   provider_type source_;

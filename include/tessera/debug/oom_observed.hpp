@@ -45,25 +45,20 @@ class oom_observed : public detail::wrapping_adaptor<oom_observed<Allocator, Obs
     if (void* const p = allocator_.try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
     adaptor_type::raise(observe(bytes, stream));
   }
-  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    void* const p = allocator_.try_allocate(bytes, stream);
-    if (p == nullptr && bytes > 0) [[unlikely]]
-      (void)observe(bytes, stream);
-    return p;
-  }
-  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
-    requires requires(Allocator& a) { a.allocate_by_handle(bytes, stream); }
-  {
-    const block_handle h = allocator_.allocate_by_handle(bytes, stream);
-    if (!h && bytes > 0) [[unlikely]]
-      (void)observe(bytes, stream);
-    return h;
-  }
-
   /// The observer. Change it only while no other thread uses the allocator.
   [[nodiscard]] Observer& observer() noexcept { return observer_; }
 
  private:
+  friend allocator_adaptor<oom_observed, Allocator>;
+  using adaptor_type::on_call;
+  template <typename F>
+  static auto on_call(oom_observed& me, const detail::request_call& call, F ask) noexcept {
+    const auto got = ask();
+    if (!got && call.bytes > 0) [[unlikely]]
+      (void)me.observe(call.bytes, call.stream);
+    return got;
+  }
+
   /// Calls the observer for a request that failed, and returns the failure.
   [[nodiscard, gnu::noinline, gnu::cold]] out_of_memory observe(std::size_t bytes,
                                                                 stream_id stream) noexcept {

@@ -2,16 +2,13 @@
 #pragma once
 
 #include <mutex>
-#include <new>
 #include <optional>
 #include <type_traits>
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/block_handle.hpp>
 #include <tessera/detail/blocks/checks.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
-#include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/containers/per_thread.hpp>
 #include <tessera/fwd.hpp>
 
@@ -68,7 +65,6 @@ template <typename Allocator>
 class tagged : public detail::wrapping_adaptor<tagged<Allocator>, Allocator> {
   using adaptor_type = detail::wrapping_adaptor<tagged, Allocator>;
   using adaptor_type::allocator_;
-  static constexpr bool has_handles = requires(Allocator& a) { a.allocate_by_handle(0); };
 
  public:
   template <typename E>
@@ -85,46 +81,13 @@ class tagged : public detail::wrapping_adaptor<tagged<Allocator>, Allocator> {
     tagged::raise(this->make_out_of_memory(bytes, stream));
   }
   [[nodiscard]] void* try_allocate(std::size_t bytes, block_tag tag, stream_id stream = {}) noexcept {
-    void* const p = allocator_.try_allocate(bytes, stream);
-    if (p == nullptr || insert(p, bytes, tag, false)) return p;
-    allocator_.deallocate(p);
-    return nullptr;
+    return give_tag(allocator_.try_allocate(bytes, stream), bytes, tag);
   }
-  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    return try_allocate(bytes, current_tag(), stream);
-  }
-  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
-    requires has_handles
-  {
-    const block_handle h = allocator_.allocate_by_handle(bytes, stream);
-    if (!h || insert(h.data(), bytes, current_tag(), true)) return h;
-    allocator_.deallocate(h);
-    return {};
-  }
-
-  // A tag is erased before its block is freed: another thread may get the address at once.
-  void deallocate(void* p) noexcept {
-    erase(p, false);
-    allocator_.deallocate(p);
-  }
-  void deallocate(void* p, std::size_t bytes) noexcept {
-    erase(p, false);
-    allocator_.deallocate(p, bytes);
-  }
-  void deallocate(block_handle h) noexcept
-    requires has_handles
-  {
-    erase(h.data(), true);
-    allocator_.deallocate(h);
-  }
-  [[nodiscard]] bool try_deallocate(void* p) noexcept {
-    erase(p, false);
-    return allocator_.try_deallocate(p);
-  }
+  using adaptor_type::try_allocate;
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     if (!allocator_.reuse_in_place(p, bytes, stream)) return false;
     const std::lock_guard lock(mutex_);
-    if (entry* const e = find(p)) assign(*e, {e->address, bytes, nullptr, current_.get(), false});
+    if (entry* const e = entries_.find(p)) assign(*e, {bytes, nullptr, current_.get()});
     return true;
   }
 
@@ -151,8 +114,7 @@ class tagged : public detail::wrapping_adaptor<tagged<Allocator>, Allocator> {
   ///   Requires:  the address of a live block with a tag; otherwise the program aborts
   ///   Cost:      a look-up, here and in the members below
   void set_tag(const void* p, block_tag tag) noexcept {
-    change(p, "set_tag",
-           [this, tag](entry& e) { assign(e, {e.address, e.bytes, e.user_pointer, tag, e.is_by_handle}); });
+    change(p, "set_tag", [this, tag](entry& e) { assign(e, {e.bytes, e.user_pointer, tag}); });
   }
   /// Keeps a pointer of the user for a live block.
   ///   Requires:  as set_tag
@@ -162,13 +124,13 @@ class tagged : public detail::wrapping_adaptor<tagged<Allocator>, Allocator> {
   /// Returns the tag of a live block; tag 0 for another address.
   [[nodiscard]] block_tag tag_of(const void* p) const noexcept {
     const std::lock_guard lock(mutex_);
-    const entry* const e = find(p);
+    const entry* const e = entries_.find(p);
     return e != nullptr ? e->tag : block_tag{};
   }
   /// Returns the pointer kept for a live block; null if there is none, and for another address.
   [[nodiscard]] void* user_pointer_of(const void* p) const noexcept {
     const std::lock_guard lock(mutex_);
-    const entry* const e = find(p);
+    const entry* const e = entries_.find(p);
     return e != nullptr ? e->user_pointer : nullptr;
   }
 
@@ -200,49 +162,52 @@ class tagged : public detail::wrapping_adaptor<tagged<Allocator>, Allocator> {
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     const std::size_t inside = adaptor_type::metadata_bytes();
     const std::lock_guard lock(mutex_);
-    return inside + by_address_.metadata_bytes() + entries_.metadata_bytes();
+    return inside + entries_.metadata_bytes();
   }
   [[nodiscard]] const char* audit() const noexcept {
     if (const char* const broken = adaptor_type::audit(); broken != nullptr) return broken;
     const std::lock_guard lock(mutex_);
     std::size_t blocks = 0;
     for (const tag_usage& of : tags_) blocks += of.blocks;
-    const bool agree = blocks == by_address_.size() && blocks == entries_.in_use();
-    return agree ? nullptr : "each block has one tag";
+    return blocks == entries_.size() ? nullptr : "each block has one tag";
   }
 
  private:
   struct entry {
-    std::uint64_t address;
-    std::size_t bytes;
-    void* user_pointer;
-    block_tag tag;
-    bool is_by_handle;  // then a free by address frees nothing
-    [[nodiscard]] std::uint64_t map_key() const noexcept { return address; }
+    std::size_t bytes = 0;
+    void* user_pointer = nullptr;
+    block_tag tag{};
   };
-  [[nodiscard]] static std::uint64_t number(const void* p) noexcept {
-    return reinterpret_cast<std::uintptr_t>(p);
-  }
 
-  /// Returns false if host memory ran out.
-  [[nodiscard]] bool insert(const void* p, std::size_t bytes, block_tag tag, bool is_by_handle) noexcept {
-    const std::lock_guard lock(mutex_);
-    const entry inserted{number(p), bytes, nullptr, tag, is_by_handle};
-    if (entry* const stale = by_address_.find(inserted.address)) return assign(*stale, inserted), true;
-    if (!by_address_.reserve_one() || !entries_.reserve(1)) return false;
-    entry& e = *entries_.take();
-    e = inserted;
-    by_address_.insert(e.address, e);
-    add(e);
-    return true;
+  friend allocator_adaptor<tagged, Allocator>;
+  template <typename F>
+  static auto on_call(tagged& me, const detail::request_call& call, F ask) noexcept {
+    const block_tag tag = me.current_tag();
+    return me.give_tag(ask(), call.bytes, tag);
   }
-  void erase(const void* p, bool is_by_handle) noexcept {
+  template <typename F>
+  static bool on_call(tagged& me, const detail::free_call& call, F free) noexcept {
+    {
+      const std::lock_guard lock(me.mutex_);
+      me.entries_.erase(call, [&me](const entry& e) { me.subtract(e); });
+    }
+    return free();
+  }
+  /// Frees the block of a request again if host memory for its tag ran out. Returns the block, or null.
+  template <typename Block>
+  [[nodiscard]] Block give_tag(Block served, std::size_t bytes, block_tag tag) noexcept {
+    if (!served || insert(served, {bytes, nullptr, tag})) return served;
+    allocator_.deallocate(served);
+    return Block();
+  }
+  template <typename Block>
+  [[nodiscard]] bool insert(Block b, const entry& inserted) noexcept {
     const std::lock_guard lock(mutex_);
-    entry* const e = by_address_.find(number(p));
-    if (e == nullptr || e->is_by_handle != is_by_handle) return;
-    subtract(*e);
-    by_address_.remove(e->address);
-    entries_.give_back(e);
+    entry* const e = entries_.insert(b, [this](const entry& stale) { subtract(stale); });
+    if (e == nullptr) return false;
+    *e = inserted;
+    add(*e);
+    return true;
   }
   void assign(entry& e, const entry& to) noexcept {
     subtract(e);
@@ -260,13 +225,12 @@ class tagged : public detail::wrapping_adaptor<tagged<Allocator>, Allocator> {
     --now.blocks;
     now.bytes -= e.bytes;
   }
-  [[nodiscard]] entry* find(const void* p) const noexcept { return by_address_.find(number(p)); }
   template <typename F>
   void change(const void* p, const char* call, F f) noexcept {
     if (p == nullptr) return;
     {
       const std::lock_guard lock(mutex_);
-      if (entry* const e = find(p)) return f(*e);
+      if (entry* const e = entries_.find(p)) return f(*e);
     }
     detail::visit_plan_of(allocator_, [call, p](const auto& plan) {
       if (plan.contains(p)) plan.refuse(call, p);
@@ -277,8 +241,7 @@ class tagged : public detail::wrapping_adaptor<tagged<Allocator>, Allocator> {
 
   mutable std::mutex mutex_;  // guards the members below; it is not held while the allocator inside is called
   detail::per_thread<block_tag> current_;
-  detail::key_map<entry> by_address_;
-  detail::slab<entry> entries_;
+  detail::block_notes<entry> entries_;
   std::array<tag_usage, 256> tags_{};
 };
 

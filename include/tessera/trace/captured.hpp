@@ -2,14 +2,12 @@
 #pragma once
 
 #include <mutex>
-#include <new>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/block_handle.hpp>
 #include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/fwd.hpp>
@@ -25,21 +23,12 @@ struct capture_options {
 /// Keeps events in chunks. It never moves an event, and does not throw.
 class event_log {
  public:
-  event_log& operator=(event_log&&) = delete;
-  ~event_log() {
-    while (first_ != nullptr) {
-      chunk* const following = first_->next;
-      delete first_;
-      first_ = following;
-    }
-  }
-
   /// Adds an event. Returns false if host memory ran out.
   [[nodiscard]] bool add(const event& e) noexcept {
     const std::size_t at = size_ % per_chunk;
     if (at == 0) {
-      auto* const fresh = new (std::nothrow) chunk;
-      if (fresh == nullptr) return false;
+      if (!chunks_.reserve(1)) return false;
+      chunk* const fresh = chunks_.take();
       (first_ == nullptr ? first_ : last_->next) = fresh;
       last_ = fresh;
     }
@@ -48,9 +37,7 @@ class event_log {
     return true;
   }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return (size_ + per_chunk - 1) / per_chunk * sizeof(chunk);
-  }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return chunks_.metadata_bytes(); }
 
   /// Copies the first `count` events. Another thread may add events meanwhile.
   ///   Throws:  std::bad_alloc
@@ -66,12 +53,13 @@ class event_log {
   }
 
  private:
-  static constexpr std::size_t per_chunk = 2048;
+  static constexpr std::size_t per_chunk = 31;
   struct chunk {
     chunk* next = nullptr;
     event events[per_chunk];
   };
 
+  tessera::detail::slab<chunk> chunks_;
   chunk* first_ = nullptr;
   chunk* last_ = nullptr;
   std::size_t size_ = 0;
@@ -109,37 +97,27 @@ class program_recorder {
   }
 
   /// Records that a request got a block. Null is ignored.
-  void add_allocation(const void* p, std::size_t bytes, stream_id stream, bool is_by_handle) noexcept {
-    if (p == nullptr) return;
+  template <typename Block>
+  void add_allocation(Block served, std::size_t bytes, stream_id stream) noexcept {
+    if (!served) return;
     const std::lock_guard lock(mutex_);
     if (!is_recording_) return drop();
     join_scopes(stream);
-    block* known = blocks_.find(number(p));
-    if (known != nullptr) {
-      append_free(*known);  // it was freed through the allocator inside
-    } else {
-      known = insert(blocks_, block_nodes_, block{.address = number(p)});
-    }
-    if (known == nullptr) return;
-    known->is_by_handle = is_by_handle;
+    block* const known = blocks_.insert(served, [this](const block& freed) { append_free(freed); });
+    if (known == nullptr) return drop();
     append_allocation(*known, bytes, stream);
   }
   /// Records that a block goes back.
   ///   Returns:  false if the block is not known, or the recording has ended before
-  bool add_free(const void* p, bool is_by_handle) noexcept {
+  bool add_free(const tessera::detail::free_call& call) noexcept {
     const std::lock_guard lock(mutex_);
-    block* const known = is_recording_ ? blocks_.find(number(p)) : nullptr;
-    if (known == nullptr || known->is_by_handle != is_by_handle) return false;
-    append_free(*known);
-    blocks_.remove(known->address);
-    block_nodes_.give_back(known);
-    return true;
+    return is_recording_ && blocks_.erase(call, [this](const block& freed) { append_free(freed); });
   }
   /// Records that a live block was given to a new request.
   void add_reuse(const void* p, std::size_t bytes, stream_id stream) noexcept {
     const std::lock_guard lock(mutex_);
     if (!is_recording_) return drop();
-    block* const known = blocks_.find(number(p));
+    block* const known = blocks_.find(p);
     if (known == nullptr) return;
     join_scopes(stream);
     append_free(*known);
@@ -148,15 +126,19 @@ class program_recorder {
   void add_use(const void* p, stream_id stream) noexcept {
     const std::lock_guard lock(mutex_);
     if (!is_recording_) return drop();
-    if (const block* const known = blocks_.find(number(p)))
+    if (const block* const known = blocks_.find(p))
       append({event::kind::record_stream, known->id, 0, stream});
   }
 
   void add_pool(pool_id made) noexcept {
     const std::lock_guard lock(mutex_);
     if (!is_recording_) return drop();
-    pool* const known = insert(pools_, pool_nodes_, pool{.name = made.number, .number = pools_.size() + 1});
-    if (known != nullptr) append({event::kind::retain_pool, known->number});
+    if (!pools_.reserve_one() || !pool_nodes_.reserve(1)) return drop();
+    pool& added = *pool_nodes_.take();
+    added.name = made.number;
+    added.number = pools_.size() + 1;
+    pools_.insert(added.name, added);
+    append({event::kind::retain_pool, added.number});
   }
   /// Records an operation on a pool. The default pool_id stands for all pools.
   void add_pool_operation(event::kind what, pool_id of, std::size_t bytes = 0,
@@ -220,18 +202,15 @@ class program_recorder {
   }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     const std::lock_guard lock(mutex_);
-    return log_.metadata_bytes() + blocks_.metadata_bytes() + block_nodes_.metadata_bytes() +
-           pools_.metadata_bytes() + pool_nodes_.metadata_bytes() + joined_nodes_.metadata_bytes();
+    return log_.metadata_bytes() + blocks_.metadata_bytes() + pools_.metadata_bytes() +
+           pool_nodes_.metadata_bytes() + joined_nodes_.metadata_bytes();
   }
 
  private:
   /// A live block.
   struct block {
-    std::uint64_t address = 0;
     std::uint64_t id = 0;
     std::size_t bytes = 0;
-    bool is_by_handle = false;  // then a free by address frees nothing
-    [[nodiscard]] std::uint64_t map_key() const noexcept { return address; }
   };
   struct joined_stream {
     joined_stream* next;
@@ -250,10 +229,6 @@ class program_recorder {
   /// Stands for the first stream of a scope until a request is made in it. No device has such a stream.
   static constexpr stream_id no_stream{~std::uint64_t{0}};
 
-  [[nodiscard]] static std::uint64_t number(const void* p) noexcept {
-    return reinterpret_cast<std::uintptr_t>(p);
-  }
-
   void drop() noexcept {
     is_recording_ = false;
     ++dropped_;
@@ -266,19 +241,6 @@ class program_recorder {
     b.id = next_id_++;
     b.bytes = bytes;
     append({event::kind::allocate, b.id, bytes, stream});
-  }
-  /// Inserts a node into a map. If host memory runs out, ends the recording and returns null.
-  template <typename Node>
-  [[nodiscard]] Node* insert(tessera::detail::key_map<Node>& map, tessera::detail::slab<Node>& nodes,
-                             const Node& inserted) noexcept {
-    if (!map.reserve_one() || !nodes.reserve(1)) {
-      drop();
-      return nullptr;
-    }
-    Node* const made = nodes.take();
-    *made = inserted;
-    map.insert(made->map_key(), *made);
-    return made;
   }
   /// Records that the open scopes whose functions select a stream direct its requests.
   void join_scopes(stream_id stream) noexcept {
@@ -304,8 +266,7 @@ class program_recorder {
   std::uint64_t dropped_ = 0;
   std::uint64_t next_id_ = 0;
   event_log log_;
-  tessera::detail::key_map<block> blocks_;
-  tessera::detail::slab<block> block_nodes_;
+  tessera::detail::block_notes<block> blocks_;
   tessera::detail::key_map<pool> pools_;
   tessera::detail::slab<pool> pool_nodes_;
   tessera::detail::slab<joined_stream> joined_nodes_;
@@ -395,43 +356,10 @@ class captured : public tessera::detail::wrapping_adaptor<captured<Allocator>, A
     if constexpr (requires { allocator_.begin_step(key, stream); }) allocator_.begin_step(key, stream);
   }
 
+  /// Throws what `Allocator` throws.
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
-    void* const p = allocator_.allocate(bytes, stream);
-    recorder_.add_allocation(p, bytes, stream, false);
-    return p;
-  }
-  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    void* const p = allocator_.try_allocate(bytes, stream);
-    recorder_.add_allocation(p, bytes, stream, false);
-    return p;
-  }
-  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
-    requires has_handles
-  {
-    const block_handle h = allocator_.allocate_by_handle(bytes, stream);
-    recorder_.add_allocation(h.data(), bytes, stream, true);
-    return h;
-  }
-
-  void deallocate(void* p) noexcept {
-    record_free(p, false);
-    allocator_.deallocate(p);
-  }
-  void deallocate(void* p, std::size_t bytes) noexcept {
-    record_free(p, false);
-    allocator_.deallocate(p, bytes);
-  }
-  void deallocate(block_handle h) noexcept
-    requires has_handles
-  {
-    record_free(h.data(), true);
-    allocator_.deallocate(h);
-  }
-  [[nodiscard]] bool try_deallocate(void* p) noexcept {
-    const bool is_recorded = recorder_.add_free(p, false);
-    const bool done = allocator_.try_deallocate(p);
-    if (done && !is_recorded) recorder_.count_if_stopped();
-    return done;
+    const tessera::detail::request_call call{bytes, stream};
+    return on_call(*this, call, [=, this] { return allocator_.allocate(bytes, stream); });
   }
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     const bool done = allocator_.reuse_in_place(p, bytes, stream);
@@ -481,9 +409,19 @@ class captured : public tessera::detail::wrapping_adaptor<captured<Allocator>, A
   }
 
  private:
-  /// Records a free before it: another thread may get the address at once.
-  void record_free(const void* p, bool is_by_handle) noexcept {
-    if (p != nullptr && !recorder_.add_free(p, is_by_handle)) recorder_.count_if_stopped();
+  friend allocator_adaptor<captured, Allocator>;
+  template <typename F>
+  static auto on_call(captured& me, const tessera::detail::request_call& call, F ask) {
+    const auto got = ask();
+    me.recorder_.add_allocation(got, call.bytes, call.stream);
+    return got;
+  }
+  template <typename F>
+  static bool on_call(captured& me, const tessera::detail::free_call& call, F free) noexcept {
+    const bool is_recorded = call.address == nullptr || me.recorder_.add_free(call);
+    const bool done = free();
+    if (done && !is_recorded) me.recorder_.count_if_stopped();
+    return done;
   }
   // `Note` is extension::pool_change or sleep_change, which only the header of the extension defines.
 
