@@ -164,21 +164,24 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   using rebind_recipe = typename detail::rebind_front<Me>::template recipe<Other>;
 
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
-    auto& self = static_cast<Self&>(*this);
-    if (void* const p = self.try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    raise_failure(self, bytes, stream);
+    if (void* const p = self().try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
+    raise_failure(self(), bytes, stream);
   }
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     return hear_request({bytes, stream}, [=](auto& in) { return in.try_allocate(bytes, stream); });
   }
   void deallocate(void* p) noexcept {
-    (void)hear_free({p}, "deallocate", [=](auto& in) { in.deallocate(p); });
+    hear_free({p}, "deallocate", [=](auto& in) { in.deallocate(p); });
   }
   void deallocate(void* p, std::size_t bytes) noexcept {
-    (void)hear_free({p, {}, &bytes}, "deallocate", [=](auto& in) { in.deallocate(p, bytes); });
+    hear_free({p, {}, &bytes}, "deallocate", [=](auto& in) { in.deallocate(p, bytes); });
   }
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
-    return hear_free({p, {}, nullptr, true}, nullptr, [=](auto& in) { return in.try_deallocate(p); });
+    const bool done = Self::on_call(self(), detail::free_call{p, {}, nullptr, true}, [&, this] {
+      return owner(p, nullptr, [=](auto& in) { return in.try_deallocate(p); });
+    });
+    if (done) freed();
+    return done;
   }
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     return owner(p, "record_stream", [=](auto& in) { return in.record_stream(p, stream); });
@@ -219,7 +222,7 @@ class allocator_adaptor : public detail::types_inside<Inner> {
     return hear_request({bytes, stream}, [=](auto& in) { return in.allocate_by_handle(bytes, stream); });
   }
   void deallocate(handle_if_supported h) noexcept {
-    (void)hear_free({h.data(), h}, nullptr, [=](auto& in) { in.deallocate(h); });
+    hear_free({h.data(), h}, nullptr, [=](auto& in) { in.deallocate(h); });
   }
   [[nodiscard]] bool record_stream(handle_if_supported h, stream_id stream) noexcept {
     return inside([=](auto& in) { return in.record_stream(h, stream); });
@@ -269,15 +272,17 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   /// What an extension offers, under the front end's lock if it has one.
   template <typename E>
   [[nodiscard]] auto get() noexcept -> decltype(detail::open_door<E>(std::declval<Self&>())) {
-    return detail::open_door<E>(static_cast<Self&>(*this));
+    return detail::open_door<E>(self());
   }
   template <typename E, typename F>
   decltype(auto) visit_extension(F f) {
-    return inside([&f](auto& in) -> decltype(auto) { return in.template visit_extension<E>(f); });
+    return Self::enter_for_user(
+        self(), only_reads, [&f](auto& in) -> decltype(auto) { return in.template visit_extension<E>(f); });
   }
   template <typename E, typename F>
   decltype(auto) visit_extension(F f) const {
-    return inside([&f](const auto& in) -> decltype(auto) { return in.template visit_extension<E>(f); });
+    return Self::enter_for_user(
+        self(), only_reads, [&f](auto& in) -> decltype(auto) { return in.template visit_extension<E>(f); });
   }
   template <typename E, typename F>
   auto add_up_extension(F f) const {
@@ -289,7 +294,7 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   }
   template <typename F>
   void for_each_observer(F f) {
-    inside([&f](auto& in) { in.for_each_observer(f); });
+    Self::enter_for_user(self(), only_reads, [&f](auto& in) { in.for_each_observer(f); });
   }
   template <typename Note>
   void note_change(const Note& note) {
@@ -333,11 +338,13 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   }
   template <typename F>
   decltype(auto) visit_policies(F f) {
-    return inside([&f](auto& in) -> decltype(auto) { return in.visit_policies(f); });
+    return Self::enter_for_user(self(), "visit_policies: the function must not use the allocator",
+                                [&f](auto& in) -> decltype(auto) { return in.visit_policies(f); });
   }
   template <typename F>
   void for_each_allocator(F f) {
-    inside([&f](auto& in) { in.for_each_allocator(f); });
+    Self::enter_for_user(self(), "for_each_allocator: the function must not use the allocator that is locked",
+                         [&f](auto& in) { in.for_each_allocator(f); });
   }
   // Only around a `per_stream`.
   /// Around a per_stream: calls f(caching_allocator, is_own) for each arena, with its mutex held; the arena
@@ -366,6 +373,11 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.allocator_);
+  }
+  /// Enters to call a function of the user. A front end with a lock finds out if the function uses it, and aborts with `rule`.
+  template <typename Me, typename F>
+  static decltype(auto) enter_for_user(Me& me, const char* /*rule*/, F&& f) {
+    return Self::enter(me, std::forward<F>(f));
   }
   /// Enters the allocator that owns an address. A front end of several allocators must define its own. If
   /// `call`, the name of a call, is given and a non-null address has no owner, it must abort and name the
@@ -397,37 +409,36 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   friend detail::wrapping_adaptor<Self, Inner>;
   allocator_adaptor() = default;
 
-  void freed() noexcept { Self::after_free(static_cast<Self&>(*this)); }
+  static constexpr const char* only_reads = "a function given to an extension must not use the allocator";
+
+  [[nodiscard]] Self& self() noexcept { return static_cast<Self&>(*this); }
+  [[nodiscard]] const Self& self() const noexcept { return static_cast<const Self&>(*this); }
+  void freed() noexcept { Self::after_free(self()); }
 
   template <typename F>
   auto hear_request(const detail::request_call& call, F f) {
-    return Self::on_call(static_cast<Self&>(*this), call, [&] { return inside(f); });
+    return Self::on_call(self(), call, [&] { return inside(f); });
   }
   template <typename F>
-  bool hear_free(const detail::free_call& call, const char* name, F f) {
-    const bool done = Self::on_call(static_cast<Self&>(*this), call, [&] {
-      if constexpr (std::is_void_v<decltype(owner(call.address, name, f))>) {
-        owner(call.address, name, f);
-        return true;
-      } else {
-        return owner(call.address, name, f);
-      }
+  void hear_free(const detail::free_call& call, const char* name, F f) {
+    (void)Self::on_call(self(), call, [&] {
+      owner(call.address, name, f);
+      return true;
     });
-    if (done) freed();
-    return done;
+    freed();
   }
 
   template <typename F>
   decltype(auto) inside(F&& f) {
-    return Self::enter(static_cast<Self&>(*this), std::forward<F>(f));
+    return Self::enter(self(), std::forward<F>(f));
   }
   template <typename F>
   decltype(auto) inside(F&& f) const {
-    return Self::enter(static_cast<const Self&>(*this), std::forward<F>(f));
+    return Self::enter(self(), std::forward<F>(f));
   }
   template <typename F>
   decltype(auto) owner(const void* p, const char* call, F&& f) {
-    return Self::enter_owner(static_cast<Self&>(*this), p, call, std::forward<F>(f));
+    return Self::enter_owner(self(), p, call, std::forward<F>(f));
   }
 };
 

@@ -142,57 +142,16 @@ class arena_device : public detail::within_budget<Device, detail::indexed<Device
   void* arenas_;
 };
 
-/// The on_pressure callbacks of all arenas. They run without a lock. Only one thread runs them at a time.
-class shared_callbacks {
- public:
-  using function = bool (*)(void* context) noexcept;
-
-  shared_callbacks& operator=(shared_callbacks&&) = delete;
-  ~shared_callbacks() {
-    for (entry* e = first_.load(); e != nullptr;) delete std::exchange(e, e->next.load());
-  }
-
-  /// Adds a callback. Returns false if host memory ran out.
-  ///   Requires:  one call at a time
-  [[nodiscard]] bool add(function call, void* context) noexcept {
-    auto* const added = new (std::nothrow) entry{call, context, nullptr};
-    std::atomic<entry*>* at = &first_;
-    while (at->load() != nullptr) at = &at->load()->next;
-    at->store(added);
-    return added != nullptr;
-  }
-  /// Calls all callbacks of a shared_callbacks. Returns whether any callback freed memory.
-  static bool run(void* callbacks) noexcept {
-    auto& self = *static_cast<shared_callbacks*>(callbacks);
-    if (self.first_.load() == nullptr || self.running_.exchange(1) != 0) return false;
-    bool any = false;
-    for (const entry* e = self.first_.load(); e != nullptr; e = e->next.load())
-      any = e->call(e->context) || any;
-    self.running_ = 0;
-    return any;
-  }
-
- private:
-  struct entry {
-    function call;
-    void* context;
-    std::atomic<entry*> next;
-  };
-  std::atomic<entry*> first_{nullptr};
-  std::atomic<std::uint32_t> running_{0};  // no bool: as in short_mutex
-};
-
 /// An observer that all arenas share. One event at a time is reported.
 template <typename Observer>
 struct shared_observer {
   Observer to;
   std::mutex mutex;
-  std::atomic<const void*> reporting{nullptr};  ///< the thread that reports an event now
+  user_calls calls;
 
   explicit shared_observer(Observer from) : to(std::move(from)) {}
   void check_thread() const noexcept {
-    if (reporting.load(std::memory_order_relaxed) == this_thread())
-      fatal("an observer must not use the allocator that calls it");
+    calls.check_thread("an observer must not use the allocator that calls it");
   }
   [[nodiscard]] Observer& target() noexcept { return to; }
   template <typename F>
@@ -215,9 +174,7 @@ struct arena_observer {
     void on_event(const allocator_event& event) noexcept {
       all_->check_thread();
       const std::lock_guard lock(all_->mutex);
-      all_->reporting.store(this_thread(), std::memory_order_relaxed);
-      all_->to.on(event);
-      all_->reporting.store(nullptr, std::memory_order_relaxed);
+      all_->calls.call([&] { all_->to.on(event); });
     }
     void check_thread() const noexcept { all_->check_thread(); }
 

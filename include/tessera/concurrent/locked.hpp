@@ -91,25 +91,6 @@ class locked
   }
 
   template <typename F>
-  decltype(auto) visit_policies(F f) {
-    return inner_type::enter_for_user(inner_, "visit_policies: the function must not use the allocator",
-                                      [&f](allocator& in) -> decltype(auto) { return in.visit_policies(f); });
-  }
-  template <typename E, typename F>
-  decltype(auto) visit_extension(F f) {
-    return inner_type::enter_for_user(
-        inner_, only_reads, [&f](auto& in) -> decltype(auto) { return in.template visit_extension<E>(f); });
-  }
-  template <typename E, typename F>
-  decltype(auto) visit_extension(F f) const {
-    return inner_type::enter_for_user(
-        inner_, only_reads, [&f](auto& in) -> decltype(auto) { return in.template visit_extension<E>(f); });
-  }
-  template <typename F>
-  void for_each_observer(F f) {
-    inner_type::enter_for_user(inner_, only_reads, [&f](allocator& in) { in.for_each_observer(f); });
-  }
-  template <typename F>
   decltype(auto) visit_provider(F f) {
     if constexpr (detail::is_thread_safe<provider_type>) {
       return inner_.provider().visit_provider(f);
@@ -124,12 +105,6 @@ class locked
     }
   }
   template <typename F>
-  void for_each_allocator(F f) {
-    inner_type::enter_for_user(inner_,
-                               "for_each_allocator: the function must not use the allocator that is locked",
-                               [&f](allocator& in) { in.for_each_allocator(f); });
-  }
-  template <typename F>
   void for_each_device(F f) {
     f(*this, std::size_t{0});
   }
@@ -138,10 +113,13 @@ class locked
   friend adaptor_type;
   template <typename>
   friend class background_reclaiming;
-  static constexpr const char* only_reads = "a function given to an extension must not use the allocator";
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return inner_type::enter(me.inner_, std::forward<F>(f));
+  }
+  template <typename Me, typename F>
+  static decltype(auto) enter_for_user(Me& me, const char* rule, F&& f) {
+    return inner_type::enter_for_user(me.inner_, rule, std::forward<F>(f));
   }
 
   mutable detail::reentrancy_guard guard_;

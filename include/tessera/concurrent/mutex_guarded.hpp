@@ -180,41 +180,38 @@ struct at_scope_end {
   ~at_scope_end() { call(); }
 };
 
-/// Lists the threads that run a user function while they hold a lock of an allocator. Such a function would
-/// deadlock if it used the allocator. The program aborts with a message instead.
+/// Knows which threads run a user function while they hold a lock of an allocator. Such a function would deadlock if it used
+/// the allocator. The program aborts with a message instead.
 class reentrancy_guard {
  public:
   /// The locks of an allocator in locking order. A thread that holds a lock may take only later locks.
   enum class lock : unsigned char { settings, blocks, device };
 
-  /// Lists the calling thread during its lifetime.
+  /// A user function that the calling thread runs during its lifetime.
   class call {
    public:
     call(reentrancy_guard& guard, lock held, const char* rule) noexcept
-        : guard_(guard), held_(held), rule_(rule) {
-      const std::lock_guard changing(guard_.mutex_);
-      // NOLINTNEXTLINE(cppcoreguidelines-prefer-member-initializer): needs the lock
-      next_ = guard_.first_.exchange(this, std::memory_order_relaxed);
+        : guard_(guard), held_(held), rule_(rule), outer_(std::exchange(innermost(), this)) {
+      guard_.calls_.fetch_add(1, std::memory_order_relaxed);
     }
     call& operator=(call&&) = delete;
     ~call() {
-      const std::lock_guard changing(guard_.mutex_);
-      call* before = guard_.first_.load(std::memory_order_relaxed);
-      if (before == this) {
-        guard_.first_.store(next_, std::memory_order_relaxed);
-        return;
-      }
-      while (before->next_ != this) before = before->next_;
-      before->next_ = next_;
+      guard_.calls_.fetch_sub(1, std::memory_order_relaxed);
+      innermost() = outer_;
     }
 
    private:
     friend reentrancy_guard;
+    /// The latest call of the thread, of any allocator. Shared objects of one program share it.
+    [[gnu::visibility("default")]] static const call*& innermost() noexcept {
+      static thread_local const call* of_thread = nullptr;
+      return of_thread;
+    }
+
     reentrancy_guard& guard_;
     lock held_;
     const char* rule_;
-    std::thread::id thread_ = std::this_thread::get_id();
-    call* next_ = nullptr;
+    const call* outer_;
   };
 
   reentrancy_guard& operator=(reentrancy_guard&&) = delete;
@@ -222,21 +219,18 @@ class reentrancy_guard {
   /// Aborts if the calling thread must not take a lock. Call it before taking the lock.
   ///   Cost:  one load while no user function runs
   void check_lock(lock wanted) const noexcept {
-    if (first_.load(std::memory_order_relaxed) != nullptr) [[unlikely]]
+    if (calls_.load(std::memory_order_relaxed) != 0) [[unlikely]]
       check_this_thread(wanted);
   }
 
  private:
   [[gnu::noinline, gnu::cold]] void check_this_thread(lock wanted) const noexcept {
-    const std::thread::id me = std::this_thread::get_id();
-    const std::lock_guard reading(mutex_);
-    for (const call* c = first_.load(std::memory_order_relaxed); c != nullptr; c = c->next_) {
-      if (c->thread_ == me && wanted <= c->held_) fatal(c->rule_);
+    for (const call* c = call::innermost(); c != nullptr; c = c->outer_) {
+      if (&c->guard_ == this && wanted <= c->held_) fatal(c->rule_);
     }
   }
 
-  std::atomic<call*> first_{nullptr};
-  mutable std::mutex mutex_;  // guards the list
+  std::atomic<int> calls_{0};  // of all threads
 };
 
 /// A mutex that is held for tens of nanoseconds. A thread that finds it locked tries ever less often, then yields the
@@ -304,37 +298,27 @@ class unlockable_mutex {
   ///   Requires:  the calling thread holds the mutex
   class call {
    public:
-    explicit call(unlockable_mutex& of) noexcept : of_(of), serial_(++of.latest_), previous_(of.newest_) {
-      if (previous_ != nullptr) ++of.counts_.overlaps;
-      link_before() = this;
+    explicit call(unlockable_mutex& of) noexcept : of_(of), serial_(++of.latest_), older_(of.newest_) {
+      if (older_ != nullptr) ++of.counts_.overlaps;
       of.newest_ = this;
       of.mutex.unlock();
     }
     call& operator=(call&&) = delete;
     ~call() {
       of_.mutex.lock();
-      link_before() = next_;
-      if (next_ != nullptr) {
-        next_->previous_ = previous_;
-      } else {
-        of_.newest_ = previous_;
-      }
+      call** at = &of_.newest_;
+      while (*at != this) at = &(*at)->older_;
+      *at = older_;
       of_.ends_.fetch_add(1, std::memory_order_relaxed);
       of_.ends_.notify_all();
     }
 
    private:
     friend unlockable_mutex;
-    /// The pointer to this call in the list.
-    [[nodiscard]] call*& link_before() noexcept {
-      return previous_ != nullptr ? previous_->next_ : of_.oldest_;
-    }
-
     unlockable_mutex& of_;
     std::uint64_t serial_;
     std::thread::id thread_ = std::this_thread::get_id();
-    call* previous_;
-    call* next_ = nullptr;
+    call* older_;
   };
 
   // The members below require that the calling thread holds the mutex.
@@ -360,16 +344,15 @@ class unlockable_mutex {
     std::uint64_t reclaims;
   };
   [[nodiscard]] counts counted() const noexcept { return counts_; }
-  [[nodiscard]] bool any_in_progress() const noexcept { return oldest_ != nullptr; }
+  [[nodiscard]] bool any_in_progress() const noexcept { return newest_ != nullptr; }
   /// Waits until the calls that are in progress now have ended.
   ///   Requires:  the calling thread made none of these calls; aborts otherwise
   void wait_for_calls() {
-    for (const call* c = oldest_; c != nullptr; c = c->next_) {
+    for (const call* c = newest_; c != nullptr; c = c->older_) {
       if (c->thread_ == std::this_thread::get_id())
         fatal("a provider must not use the allocator that calls it");
     }
-    const std::uint64_t latest = latest_;
-    while (oldest_ != nullptr && oldest_->serial_ <= latest) {
+    for (const std::uint64_t latest = latest_; is_in_progress(latest);) {
       const int seen = ends_.load(std::memory_order_relaxed);
       mutex.unlock();
       ends_.wait(seen, std::memory_order_relaxed);
@@ -378,8 +361,14 @@ class unlockable_mutex {
   }
 
  private:
+  /// Whether a call with this serial or a smaller one is in progress.
+  [[nodiscard]] bool is_in_progress(std::uint64_t serial) const noexcept {
+    const call* c = newest_;
+    while (c != nullptr && c->serial_ > serial) c = c->older_;
+    return c != nullptr;
+  }
+
   std::atomic<int> ends_{0};  // of calls, modulo 2^32
-  call* oldest_ = nullptr;
   call* newest_ = nullptr;
   std::uint64_t latest_ = 0;
   counts counts_{};
@@ -433,7 +422,6 @@ class mutex_guarded : innermost_front<Allocator> {
         guard_(&guard) {}
   mutex_guarded& operator=(mutex_guarded&&) = delete;
   ~mutex_guarded() {
-    while (callbacks_ != nullptr) delete std::exchange(callbacks_, callbacks_->next);
     const std::lock_guard lock(mutex_.mutex);  // the allocator unlocks it when it releases its segments
     allocator_.reset();
   }
@@ -493,13 +481,10 @@ class mutex_guarded : innermost_front<Allocator> {
     });
   }
 
-  using callback = bool (*)(void* context) noexcept;
-  [[nodiscard]] bool on_pressure(callback call, void* context) noexcept {
+  [[nodiscard]] bool on_pressure(callback_list::function call, void* context) noexcept {
     return enter(*this, [this, call, context](allocator& in) {
-      auto* const added = new (std::nothrow) unlocked_callback{this, call, context, callbacks_};
-      if (added == nullptr) return false;
-      callbacks_ = added;
-      return in.on_pressure(&unlocked_callback::run, added);
+      runs_callbacks_ = runs_callbacks_ || in.on_pressure(&run_callbacks, this);
+      return runs_callbacks_ && callbacks_.add(call, context);
     });
   }
 
@@ -529,22 +514,16 @@ class mutex_guarded : innermost_front<Allocator> {
     allocator_->check_thread();
   }
 
-  struct unlocked_callback {
-    mutex_guarded* caller;
-    callback call;
-    void* context;
-    unlocked_callback* next;
-
-    static bool run(void* callback) noexcept {
-      auto& self = *static_cast<unlocked_callback*>(callback);
-      return self.caller->mutex_.run_unlocked([&self] { return self.call(self.context); });
-    }
-  };
+  static bool run_callbacks(void* self) noexcept {
+    auto& me = *static_cast<mutex_guarded*>(self);
+    return me.mutex_.run_unlocked([&me] { return me.callbacks_.run(); });
+  }
 
   mutable unlockable_mutex mutex_;
   Device device_;
   std::optional<allocator> allocator_;
-  unlocked_callback* callbacks_ = nullptr;
+  callback_list callbacks_;
+  bool runs_callbacks_ = false;  // whether the allocator calls run_callbacks()
   reentrancy_guard* guard_;
 };
 

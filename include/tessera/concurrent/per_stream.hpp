@@ -133,7 +133,7 @@ class per_stream
     if constexpr (std::is_same_v<typename detail::in_arenas<E>::shared, E>) {
       return std::as_const(*this).template visit_extension<E>(f);
     } else {
-      return call_for_user(only_reads, [&]() -> decltype(auto) {
+      return call_for_user(adaptor_type::only_reads, [&]() -> decltype(auto) {
         auto& all = std::get<typename detail::in_arenas<E>::shared>(extensions_);
         all.check_thread();
         const std::lock_guard reporting(all.mutex);
@@ -147,7 +147,7 @@ class per_stream
     const auto visit = [&f](auto& shared) {
       if constexpr (requires { shared.visit_observer(f); }) shared.visit_observer(f);
     };
-    call_for_user(only_reads,
+    call_for_user(adaptor_type::only_reads,
                   [&] { std::apply([&](auto&... shared) { (visit(shared), ...); }, extensions_); });
   }
   template <typename E, typename F>
@@ -282,7 +282,6 @@ class per_stream
  private:
   friend adaptor_type;
   static constexpr std::size_t max_probes = 8;
-  static constexpr const char* only_reads = "a function given to an extension must not use the allocator";
 
   /// Calls f(allocator) for each arena, one after the other, and combines the results.
   template <typename F>
@@ -342,7 +341,7 @@ class per_stream
       if (found != nullptr) continue;
       const auto owner = static_cast<detail::pagemap::owner_number>(number);
       auto* const created = new_arena(static_cast<extensions*>(nullptr), key, owner);
-      if (created != nullptr && created->on_pressure(&detail::shared_callbacks::run, &callbacks_) &&
+      if (created != nullptr && created->on_pressure(&detail::callback_list::run_list, &callbacks_) &&
           adopt(*created)) {
         arenas_[number].store(created, std::memory_order_release);
         return created;
@@ -447,7 +446,7 @@ class per_stream
   detail::byte_budget budget_;
   std::mutex mutex_;          // guards the creation of arenas, the settings, the callbacks and has_changes_
   bool has_changes_ = false;  // whether extensions of the arenas were changed
-  detail::shared_callbacks callbacks_;
+  detail::callback_list callbacks_;
   detail::reentrancy_guard guard_;
   std::array<std::atomic<arena*>, max_arenas> arenas_{};
 };

@@ -560,25 +560,21 @@ class key_map : public pointer_map {
   }
 };
 
-/// User functions, called in the order of their registration.
+/// User functions, called in the order of their registration. Any thread may run them; calls of add() come one at a time.
 class callback_list {
  public:
   using function = bool (*)(void* context) noexcept;
 
   callback_list& operator=(callback_list&&) = delete;
   ~callback_list() {
-    while (first_ != nullptr) {
-      callback* const following = first_->next;
-      delete first_;
-      first_ = following;
-    }
+    while (first_ != nullptr) delete std::exchange(first_, first_->next);
   }
 
   /// Adds a function. Returns false if host memory ran out.
   [[nodiscard]] bool add(function call, void* context) noexcept {
     callback** at = &first_;
     while (*at != nullptr) at = &(*at)->next;
-    *at = new (std::nothrow) callback{call, context, nullptr};
+    __atomic_store_n(at, new (std::nothrow) callback{call, context, nullptr}, __ATOMIC_RELEASE);
     return *at != nullptr;
   }
 
@@ -586,13 +582,15 @@ class callback_list {
   /// nothing and returns false. Therefore, callbacks may use the allocator.
   ///   Returns:  whether any function returned true
   bool run() noexcept {
-    if (running_) return false;
-    running_ = true;
+    const callback* c = after(first_);
+    if (c == nullptr || __atomic_exchange_n(&running_, 1, __ATOMIC_ACQ_REL) != 0) return false;
     bool any = false;
-    for (const callback* c = first_; c != nullptr; c = c->next) any = c->call(c->context) || any;
-    running_ = false;
+    for (; c != nullptr; c = after(c->next)) any = c->call(c->context) || any;
+    __atomic_store_n(&running_, 0, __ATOMIC_RELEASE);
     return any;
   }
+  /// Calls run() of a callback_list, as a callback.
+  static bool run_list(void* callbacks) noexcept { return static_cast<callback_list*>(callbacks)->run(); }
 
  private:
   struct callback {
@@ -600,8 +598,12 @@ class callback_list {
     void* context;
     callback* next;
   };
+  [[nodiscard]] static const callback* after(callback* const& link) noexcept {
+    return __atomic_load_n(&link, __ATOMIC_ACQUIRE);
+  }
+
   callback* first_ = nullptr;
-  bool running_ = false;
+  int running_ = 0;  // no bool: g++ 12 exchanges a byte on RISC-V by a call of libatomic
 };
 
 }  // namespace tessera::inline v0_1::detail
