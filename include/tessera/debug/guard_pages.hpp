@@ -3,8 +3,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <iterator>
-#include <map>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -16,6 +14,7 @@
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_memory.hpp>
 #include <tessera/provider/latest_refusals.hpp>
+#include <tessera/provider/range_map.hpp>
 
 namespace tessera::inline v0_1::detail {
 
@@ -78,7 +77,7 @@ class guard_shadow {
                                    std::size_t page_bytes, std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
     if (unused_ == nullptr && !add_chunk()) return nullptr;
-    if (!try_run([&] { by_range_.emplace(range, unused_); })) return nullptr;
+    if (!by_range_.insert(range, unused_)) return nullptr;
     guarded_block& b = *std::exchange(unused_, unused_->next);
     b.next = nullptr;
     b.range = range;
@@ -103,7 +102,7 @@ class guard_shadow {
     const std::lock_guard lock(mutex_);
     mappings_ -= mappings_of(b);
     b.is = guarded_block::state::unused;
-    by_range_.erase(b.range);
+    (void)by_range_.extract(b.range);
     b.next = std::exchange(unused_, &b);
   }
   /// The block whose memory or guards contain an address, or null.
@@ -148,8 +147,8 @@ class guard_shadow {
   [[nodiscard]] fixed_text find_damage() const noexcept {
     const std::lock_guard lock(mutex_);
     fixed_text damage;
-    for (auto at = by_range_.begin(); at != by_range_.end() && damage.empty(); ++at)
-      if (at->second->is == guarded_block::state::live) damage = find_damage_in(*at->second);
+    for (const auto* at = by_range_.from(0); at != nullptr && damage.empty(); at = by_range_.after(*at))
+      if (at->value->is == guarded_block::state::live) damage = find_damage_in(*at->value);
     return damage;
   }
   [[nodiscard]] fixed_text find_damage(const guarded_block& b) const noexcept {
@@ -259,10 +258,8 @@ class guard_shadow {
     return true;
   }
   [[nodiscard]] guarded_block* find_in(std::uintptr_t at) const noexcept {
-    const auto next = by_range_.upper_bound(at);
-    if (next == by_range_.begin()) return nullptr;
-    guarded_block* const b = std::prev(next)->second;
-    return at - b->range < b->range_bytes ? b : nullptr;
+    const auto* const found = by_range_.up_to(at);
+    return found != nullptr && at - found->key < found->value->range_bytes ? found->value : nullptr;
   }
 
   static void fill(std::uintptr_t from, std::uintptr_t to, unsigned char with) noexcept {
@@ -311,7 +308,7 @@ class guard_shadow {
   }
 
   mutable std::mutex mutex_;
-  std::map<std::uintptr_t, guarded_block*> by_range_;
+  ordered_map<guarded_block*> by_range_;
   std::atomic<chunk*> chunks_{nullptr};  // only grows
   guarded_block* unused_ = nullptr;
   guarded_block* oldest_ = nullptr;  // in quarantine

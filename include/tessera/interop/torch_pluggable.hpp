@@ -7,8 +7,6 @@
 #include <cstring>
 #include <exception>
 #include <functional>
-#include <iterator>
-#include <map>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
@@ -25,6 +23,7 @@
 #include <tessera/observe/report.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/to_pickle.hpp>
+#include <tessera/provider/range_map.hpp>
 #include <tessera/provider/timed.hpp>
 
 /// Builds a shared library that PyTorch's CUDAPluggableAllocator or torch_npu's NPUPluggableAllocator loads.
@@ -58,51 +57,40 @@ namespace tessera::inline v0_1::detail {
 class uncached_blocks {
  public:
   /// Returns null if the device refuses.
+  ///   Throws:  std::bad_alloc
   template <typename Device>
   [[nodiscard]] void* allocate(Device& device, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     void* const p = device.acquire(bytes);
-    if (p == nullptr) return nullptr;
-#if defined(__cpp_exceptions)
-    try {
-      blocks_.emplace(p, bytes);
-    } catch (...) {
-      (void)device.release(p, bytes);
-      throw;
-    }
-#else
-    blocks_.emplace(p, bytes);
-#endif
-    return p;
+    if (p == nullptr || blocks_.insert(address_of(p), bytes)) return p;
+    (void)device.release(p, bytes);
+    raise(std::bad_alloc());
   }
   /// Aborts if there is no such block. Returns whether the device took it back.
   template <typename Device>
   [[nodiscard]] bool deallocate(Device& device, void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
-    const auto found = blocks_.find(p);
-    if (found == blocks_.end()) refuse_stranger("free", p);
-    if (found->second != bytes) fatal("free: not the requested size", p);
+    const std::size_t* const found = blocks_.find(address_of(p));
+    if (found == nullptr) refuse_stranger("free", p);
+    if (*found != bytes) fatal("free: not the requested size", p);
     if (!device.release(p, bytes)) return false;
-    blocks_.erase(found);
+    (void)blocks_.extract(address_of(p));
     return true;
   }
   /// Returns the address and the bytes of the block that contains an address, or null.
   [[nodiscard]] segment_view find(const void* p) {
     const std::lock_guard lock(mutex_);
-    const auto above = blocks_.upper_bound(const_cast<void*>(p));
-    if (above == blocks_.begin()) return {};
-    const auto& [begin, bytes] = *std::prev(above);
-    const auto address = reinterpret_cast<std::uintptr_t>(begin);
-    if (reinterpret_cast<std::uintptr_t>(p) - address >= bytes) return {};
     segment_view found{};
-    found.address = address;
-    found.bytes = bytes;
+    const auto* const block = blocks_.up_to(address_of(p));
+    if (block == nullptr || address_of(p) - block->key >= block->value) return found;
+    found.address = block->key;
+    found.bytes = block->value;
     return found;
   }
 
  private:
   std::mutex mutex_;
-  std::map<void*, std::size_t, std::less<>> blocks_;
+  ordered_map<std::size_t> blocks_;  // bytes by address
 };
 
 template <typename D>
