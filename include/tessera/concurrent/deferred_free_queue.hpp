@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <new>
+#include <list>
 #include <utility>
+#include <vector>
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/provider/adaptor.hpp>
@@ -56,9 +57,7 @@ class deferred_free_queue {
   void push(void* p, std::size_t bytes) noexcept {
     poll();
     if (p == nullptr) return;
-    item* const added = new (std::nothrow) item{p, queued_};
-    if (added == nullptr) return free_now(p);
-    queued_ = added;
+    if (!detail::try_run([&] { queued_.push_back(p); })) return free_now(p);
     bytes_ = detail::saturating_add(bytes_, bytes);
     const bool is_full = bytes_ >= options_.threshold && options_.threshold != unlimited;
     if (options_.threshold <= 1 || is_full) flush();
@@ -66,37 +65,34 @@ class deferred_free_queue {
   /// Bytes that were pushed and not flushed yet.
   [[nodiscard]] std::size_t queued_bytes() const noexcept { return bytes_; }
   /// Whether flushed blocks still wait for the stream.
-  [[nodiscard]] bool has_pending() const noexcept { return oldest_ != nullptr; }
+  [[nodiscard]] bool has_pending() const noexcept { return !batches_.empty(); }
 
   /// Frees the queued blocks now. With `waits`, frees them once the work before this call has completed.
   void flush() noexcept {
-    item* const freed = std::exchange(queued_, nullptr);
+    blocks freed = std::exchange(queued_, {});
     bytes_ = 0;
-    if (freed == nullptr) return;
+    if (freed.empty()) return;
     if (!options_.waits) return free_all(freed);
-    batch* const added = provider::event_provider<device> ? new (std::nothrow) batch{freed} : nullptr;
-    if (added == nullptr) {
+    if (!provider::event_provider<device> || !detail::try_run([&] { batches_.emplace_back(); })) {
       wait_for_stream();
       return free_all(freed);
     }
-    batch*& last_link = newest_ != nullptr ? newest_->next : oldest_;
-    last_link = added;
-    newest_ = added;
-    (void)ensure_recorded(*added);
-    if (++batches_ > max_batches) wait_and_free_oldest();
+    batches_.back().items = std::move(freed);
+    (void)ensure_recorded(batches_.back());
+    if (batches_.size() > max_batches) wait_and_free_oldest();
   }
   /// Frees the flushed blocks whose events have completed.
   void poll() noexcept {
     if constexpr (provider::event_provider<device>) {
-      while (oldest_ != nullptr && ensure_recorded(*oldest_) &&
-             allocator_->visit_provider([this](device& d) { return d.query(oldest_->mark); }))
+      while (has_pending() && ensure_recorded(batches_.front()) &&
+             allocator_->visit_provider([this](device& d) { return d.query(batches_.front().mark); }))
         free_oldest();
     }
   }
   /// Frees all blocks. With `waits`, first waits for the stream.
   void finish() noexcept {
     flush();
-    while (oldest_ != nullptr) wait_and_free_oldest();
+    while (has_pending()) wait_and_free_oldest();
   }
 
  private:
@@ -104,23 +100,17 @@ class deferred_free_queue {
   static constexpr bool can_synchronize = requires(device& d, stream_id s) { d.synchronize(s); };
   static constexpr std::size_t max_batches = 1024;
 
-  struct item {
-    void* address;
-    item* next;
-  };
+  using blocks = std::vector<void*>;
   /// The blocks that wait for one event.
   struct batch {
-    item* items;
-    batch* next = nullptr;
+    blocks items{};
     bool recorded = false;
     typename detail::event_of<device>::type mark{};
   };
 
-  void free_all(item* first) noexcept {
-    while (first != nullptr) {
-      allocator_->deallocate(first->address);
-      delete std::exchange(first, first->next);
-    }
+  /// Frees blocks, the last one first.
+  void free_all(const blocks& freed) noexcept {
+    for (auto at = freed.rbegin(); at != freed.rend(); ++at) allocator_->deallocate(*at);
   }
   void free_now(void* p) noexcept {
     if (options_.waits) wait_for_stream();
@@ -141,29 +131,26 @@ class deferred_free_queue {
   }
   void free_oldest() noexcept {
     if constexpr (provider::event_provider<device>) {
-      if (oldest_->recorded) allocator_->visit_provider([this](device& d) { d.discard(oldest_->mark); });
+      batch& oldest = batches_.front();
+      if (oldest.recorded) allocator_->visit_provider([&oldest](device& d) { d.discard(oldest.mark); });
     }
-    batch* const removed = std::exchange(oldest_, oldest_->next);
-    if (oldest_ == nullptr) newest_ = nullptr;
-    --batches_;
-    free_all(removed->items);
-    delete removed;
+    const blocks freed = std::move(batches_.front().items);
+    batches_.pop_front();
+    free_all(freed);
   }
   void wait_and_free_oldest() noexcept {
     if constexpr (provider::event_provider<device>) {
-      if (ensure_recorded(*oldest_))
-        allocator_->visit_provider([this](device& d) { (void)d.wait(oldest_->mark); });
+      if (ensure_recorded(batches_.front()))
+        allocator_->visit_provider([this](device& d) { (void)d.wait(batches_.front().mark); });
     }
     free_oldest();
   }
 
   Allocator* allocator_;
   options options_;
-  item* queued_ = nullptr;
+  blocks queued_;
   std::size_t bytes_ = 0;
-  batch* oldest_ = nullptr;
-  batch* newest_ = nullptr;
-  std::size_t batches_ = 0;
+  std::list<batch> batches_;  // the oldest first
 };
 
 }  // namespace tessera::inline v0_1::concurrent
