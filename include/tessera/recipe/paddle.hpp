@@ -37,25 +37,22 @@ struct paddle_auto_growth final {
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr recipe::policies<paddle_auto_growth> configured(
-      const config::paddle::settings& settings) noexcept;
+      const config::paddle::settings& settings) noexcept {
+    if (!accepts(settings)) detail::fatal("paddle_auto_growth::configured: settings for another recipe");
+    const bool two_pools = settings.small_pool_size > 0;  // then their chunk sizes override the general size
+    const std::size_t large = two_pools ? settings.large_pool_chunk_size : settings.auto_growth_chunk_size;
+    const std::size_t limit = settings.gpu_memory_limit;
+    recipe::policies<paddle_auto_growth> chosen{};
+    chosen.pools.boundary = settings.small_pool_size;
+    chosen.growth.small_chunk = settings.small_pool_chunk_size;
+    chosen.growth.large = large;
+    chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
+    chosen.eviction.before_growth = settings.free_when_no_cache_hit;
+    chosen.eviction.at_free = settings.free_idle_chunk;
+    return chosen;
+  }
 };
 static_assert(recipe::well_formed<paddle_auto_growth>);
-
-constexpr recipe::policies<paddle_auto_growth> paddle_auto_growth::configured(
-    const config::paddle::settings& settings) noexcept {
-  if (!accepts(settings)) detail::fatal("paddle_auto_growth::configured: settings for another recipe");
-  const bool two_pools = settings.small_pool_size > 0;  // then their chunk sizes override the general size
-  const std::size_t large = two_pools ? settings.large_pool_chunk_size : settings.auto_growth_chunk_size;
-  const std::size_t limit = settings.gpu_memory_limit;
-  recipe::policies<paddle_auto_growth> chosen{};
-  chosen.pools.boundary = settings.small_pool_size;
-  chosen.growth.small_chunk = settings.small_pool_chunk_size;
-  chosen.growth.large = large;
-  chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
-  chosen.eviction.before_growth = settings.free_when_no_cache_hit;
-  chosen.eviction.at_free = settings.free_idle_chunk;
-  return chosen;
-}
 
 /// Makes the decisions of PaddlePaddle's naive_best_fit allocator. It acquires most of the device's memory as
 /// its first chunk, and splits it.
@@ -82,22 +79,19 @@ struct paddle_naive_best_fit final {
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr recipe::policies<paddle_naive_best_fit> configured(
-      const config::paddle::settings& settings) noexcept;
+      const config::paddle::settings& settings) noexcept {
+    if (!accepts(settings)) detail::fatal("paddle_naive_best_fit::configured: settings for another recipe");
+    const policy::chunk_schedule schedule{settings.initial_gpu_memory, settings.reallocate_gpu_memory,
+                                          settings.fraction_of_gpu_memory};
+    const std::size_t limit = settings.gpu_memory_limit;
+    recipe::policies<paddle_naive_best_fit> chosen{};
+    chosen.growth.schedule = schedule;
+    chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
+    chosen.eviction.schedule = schedule;
+    return chosen;
+  }
 };
 static_assert(recipe::well_formed<paddle_naive_best_fit>);
-
-constexpr recipe::policies<paddle_naive_best_fit> paddle_naive_best_fit::configured(
-    const config::paddle::settings& settings) noexcept {
-  if (!accepts(settings)) detail::fatal("paddle_naive_best_fit::configured: settings for another recipe");
-  const policy::chunk_schedule schedule{settings.initial_gpu_memory, settings.reallocate_gpu_memory,
-                                        settings.fraction_of_gpu_memory};
-  const std::size_t limit = settings.gpu_memory_limit;
-  recipe::policies<paddle_naive_best_fit> chosen{};
-  chosen.growth.schedule = schedule;
-  chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
-  chosen.eviction.schedule = schedule;
-  return chosen;
-}
 
 /// Makes the decisions of PaddlePaddle's use_virtual_memory_auto_growth. It maps memory at the end of one range of
 /// addresses, and keeps it. The device maps what is missing at the end and 256 bytes, rounded up to 2 MiB, as one chunk.
@@ -128,20 +122,17 @@ struct paddle_virtual_memory final {
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr recipe::policies<paddle_virtual_memory> configured(
-      const config::paddle::settings& settings) noexcept;
+      const config::paddle::settings& settings) noexcept {
+    if (!accepts(settings)) detail::fatal("paddle_virtual_memory::configured: settings for another recipe");
+    const std::size_t pool_size = settings.vmm_small_pool_size;
+    const std::size_t limit = settings.gpu_memory_limit;
+    recipe::policies<paddle_virtual_memory> chosen{};
+    chosen.pools.boundary = settings.multi_scale || pool_size == 0 ? pool_size : pool_size - 256;
+    chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
+    return chosen;
+  }
 };
 static_assert(recipe::well_formed<paddle_virtual_memory>);
-
-constexpr recipe::policies<paddle_virtual_memory> paddle_virtual_memory::configured(
-    const config::paddle::settings& settings) noexcept {
-  if (!accepts(settings)) detail::fatal("paddle_virtual_memory::configured: settings for another recipe");
-  const std::size_t pool_size = settings.vmm_small_pool_size;
-  const std::size_t limit = settings.gpu_memory_limit;
-  recipe::policies<paddle_virtual_memory> chosen{};
-  chosen.pools.boundary = settings.multi_scale || pool_size == 0 ? pool_size : pool_size - 256;
-  chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
-  return chosen;
-}
 
 /// Makes the decisions of PaddlePaddle's use_vmm_auto_growth_best_fit_allocator_v2, its default since August 2026. It maps
 /// chunks of one size at the end of a range of addresses. If the device refuses, idle chunks of large blocks move there.
@@ -178,22 +169,20 @@ struct paddle_virtual_memory_v2 final {
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr recipe::policies<paddle_virtual_memory_v2> configured(
-      const config::paddle::settings& settings) noexcept;
+      const config::paddle::settings& settings) noexcept {
+    if (!accepts(settings))
+      detail::fatal("paddle_virtual_memory_v2::configured: settings for another recipe");
+    const std::size_t pool_size = settings.vmm_small_pool_size;
+    const std::size_t limit = settings.gpu_memory_limit;
+    recipe::policies<paddle_virtual_memory_v2> chosen{};
+    chosen.pools.boundary = (pool_size > 0 ? pool_size : 2_MiB) - 256;
+    chosen.growth.large = settings.vmm_v2_handle_size;
+    chosen.growth.moves_idle_large = settings.vmm_v2_remap_on_oom;
+    chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
+    return chosen;
+  }
 };
 static_assert(recipe::well_formed<paddle_virtual_memory_v2>);
-
-constexpr recipe::policies<paddle_virtual_memory_v2> paddle_virtual_memory_v2::configured(
-    const config::paddle::settings& settings) noexcept {
-  if (!accepts(settings)) detail::fatal("paddle_virtual_memory_v2::configured: settings for another recipe");
-  const std::size_t pool_size = settings.vmm_small_pool_size;
-  const std::size_t limit = settings.gpu_memory_limit;
-  recipe::policies<paddle_virtual_memory_v2> chosen{};
-  chosen.pools.boundary = (pool_size > 0 ? pool_size : 2_MiB) - 256;
-  chosen.growth.large = settings.vmm_v2_handle_size;
-  chosen.growth.moves_idle_large = settings.vmm_v2_remap_on_oom;
-  chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
-  return chosen;
-}
 
 }  // namespace tessera::inline v0_1::recipe
 

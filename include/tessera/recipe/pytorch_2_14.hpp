@@ -56,7 +56,10 @@ struct pytorch_2_14_native final {
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr recipe::policies<pytorch_2_14_native> configured(
-      const config::pytorch::settings& settings) noexcept;
+      const config::pytorch::settings& settings) noexcept {
+    if (!accepts(settings)) detail::fatal("pytorch_2_14_native::configured: settings for another recipe");
+    return detail::with_pytorch_settings<pytorch_2_14_native>(settings);
+  }
 };
 static_assert(recipe::well_formed<pytorch_2_14_native>);
 
@@ -84,7 +87,10 @@ struct pytorch_2_14_expandable final {
     return pytorch_expandable::accepts(settings);
   }
   [[nodiscard]] static constexpr recipe::policies<pytorch_2_14_expandable> configured(
-      const config::pytorch::settings& settings) noexcept;
+      const config::pytorch::settings& settings) noexcept {
+    if (!accepts(settings)) detail::fatal("pytorch_2_14_expandable::configured: settings for another recipe");
+    return detail::with_pytorch_settings<pytorch_2_14_expandable>(settings);
+  }
 };
 static_assert(recipe::well_formed<pytorch_2_14_expandable>);
 
@@ -108,25 +114,12 @@ struct pinned_2_14 final {
     return recipe::pinned::accepts(settings);
   }
   [[nodiscard]] static constexpr recipe::policies<pinned_2_14> configured(
-      const config::pytorch::settings& settings) noexcept;
+      const config::pytorch::settings& settings) noexcept {
+    return detail::with_pinned_settings<pinned_2_14>(settings.pinned_max_round_threshold,
+                                                     settings.pinned_max_cached_size);
+  }
 };
 static_assert(recipe::well_formed<pinned_2_14>);
-
-constexpr recipe::policies<pytorch_2_14_native> pytorch_2_14_native::configured(
-    const config::pytorch::settings& settings) noexcept {
-  if (!accepts(settings)) detail::fatal("pytorch_2_14_native::configured: settings for another recipe");
-  return detail::with_pytorch_settings<pytorch_2_14_native>(settings);
-}
-constexpr recipe::policies<pytorch_2_14_expandable> pytorch_2_14_expandable::configured(
-    const config::pytorch::settings& settings) noexcept {
-  if (!accepts(settings)) detail::fatal("pytorch_2_14_expandable::configured: settings for another recipe");
-  return detail::with_pytorch_settings<pytorch_2_14_expandable>(settings);
-}
-constexpr recipe::policies<pinned_2_14> pinned_2_14::configured(
-    const config::pytorch::settings& settings) noexcept {
-  return detail::with_pinned_settings<pinned_2_14>(settings.pinned_max_round_threshold,
-                                                   settings.pinned_max_cached_size);
-}
 
 }  // namespace tessera::inline v0_1::recipe
 

@@ -60,7 +60,10 @@ struct torch_npu_native final {
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr recipe::policies<torch_npu_native> configured(
-      const config::torch_npu::settings& settings) noexcept;
+      const config::torch_npu::settings& settings) noexcept {
+    if (!accepts(settings)) detail::fatal("torch_npu_native::configured: settings for another recipe");
+    return detail::with_torch_npu_settings<torch_npu_native>(settings);
+  }
 };
 static_assert(recipe::well_formed<torch_npu_native>);
 
@@ -81,27 +84,19 @@ struct torch_npu_expandable final {
     return settings.expandable_segments;
   }
   [[nodiscard]] static constexpr recipe::policies<torch_npu_expandable> configured(
-      const config::torch_npu::settings& settings) noexcept;
+      const config::torch_npu::settings& settings) noexcept {
+    if (!accepts(settings)) detail::fatal("torch_npu_expandable::configured: settings for another recipe");
+    auto chosen = detail::with_torch_npu_settings<torch_npu_expandable>(settings);
+    chosen.growth.alignment = settings.base_addr_aligned;
+    if (settings.huge_1g_pages) {
+      chosen.growth.large = 1_GiB;
+    } else if (settings.large_segment_size == 20_MiB) {
+      chosen.growth.large = settings.segment_size;
+    }
+    return chosen;
+  }
 };
 static_assert(recipe::well_formed<torch_npu_expandable>);
-
-constexpr recipe::policies<torch_npu_native> torch_npu_native::configured(
-    const config::torch_npu::settings& settings) noexcept {
-  if (!accepts(settings)) detail::fatal("torch_npu_native::configured: settings for another recipe");
-  return detail::with_torch_npu_settings<torch_npu_native>(settings);
-}
-constexpr recipe::policies<torch_npu_expandable> torch_npu_expandable::configured(
-    const config::torch_npu::settings& settings) noexcept {
-  if (!accepts(settings)) detail::fatal("torch_npu_expandable::configured: settings for another recipe");
-  auto chosen = detail::with_torch_npu_settings<torch_npu_expandable>(settings);
-  chosen.growth.alignment = settings.base_addr_aligned;
-  if (settings.huge_1g_pages) {
-    chosen.growth.large = 1_GiB;
-  } else if (settings.large_segment_size == 20_MiB) {
-    chosen.growth.large = settings.segment_size;
-  }
-  return chosen;
-}
 
 /// Makes the decisions of torch_npu's cache of pinned host memory with pin_memory_expandable_segments. It
 /// maps pages of 20 MiB into one range of addresses, which blocks of all sizes share.
@@ -122,15 +117,12 @@ struct pinned_expandable final {
     return settings.pin_memory_expandable_segments;
   }
   [[nodiscard]] static constexpr recipe::policies<pinned_expandable> configured(
-      const config::torch_npu::settings& settings) noexcept;
+      const config::torch_npu::settings& settings) noexcept {
+    if (!accepts(settings)) detail::fatal("pinned_expandable::configured: settings for another recipe");
+    return {};
+  }
 };
 static_assert(recipe::well_formed<pinned_expandable>);
-
-constexpr recipe::policies<pinned_expandable> pinned_expandable::configured(
-    const config::torch_npu::settings& settings) noexcept {
-  if (!accepts(settings)) detail::fatal("pinned_expandable::configured: settings for another recipe");
-  return {};
-}
 
 constexpr bool pinned::accepts(const config::torch_npu_settings& settings) noexcept {
   return !settings.pin_memory_expandable_segments;
