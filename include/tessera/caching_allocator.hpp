@@ -50,27 +50,6 @@ struct core_types {
   using backend = typename Recipe::growth::backend::template instance<manager>;
 };
 
-/// Collects the numbers of a request that fails now.
-///   Cost:  linear in the blocks
-[[nodiscard, gnu::noinline, gnu::cold]] oom_numbers make_oom_numbers(const auto& blocks, const auto& p,
-                                                                     std::size_t bytes,
-                                                                     stream_id stream) noexcept {
-  oom_numbers numbers{.requested = bytes, .segment = bytes, .stream = stream};
-  numbers.now = usage_of(blocks, p.growth);
-  numbers.capacity = blocks.provider().capacity();
-  numbers.available = left_on(blocks.provider(), numbers.now.reserved);
-  blocks.for_each_block([&numbers](const block& b) {
-    if (b.is_free() && b.size > numbers.largest_free) numbers.largest_free = b.size;
-  });
-  if (bytes > max_request) return numbers;
-  numbers.block = p.rounding.block_size(bytes);
-  if constexpr (std::remove_cvref_t<decltype(p.growth)>::backend::has_ranges)
-    numbers.segment = align_up(numbers.block, mapping_unit(p, numbers.block));
-  else
-    numbers.segment = segment_size_for(blocks, p, numbers.block);
-  return numbers;
-}
-
 /// The bytes that a recovery policy counts as the capacity of the device.
 [[nodiscard]] std::size_t usable_capacity(const auto& recovery, std::size_t capacity) noexcept {
   if constexpr (requires { recovery.usable(capacity); }) return recovery.usable(capacity);
@@ -93,60 +72,6 @@ template <typename Recipe>
       return policy::failure_reason::by_capacity;
   }
   return policy::failure_reason::none;
-}
-
-/// Remembers who refused memory for the latest request that failed, and why. It is an empty class if neither extensions
-/// nor the provider give reasons.
-template <typename Provider, bool IsExtended>
-class latest_failure {
- public:
-  static void begin(auto& /*manager*/) noexcept {}
-  static void end(auto& /*manager*/, std::size_t, stream_id, std::size_t, bool) noexcept {}
-  static void explain(oom_numbers&) noexcept {}
-};
-template <typename Provider, bool IsExtended>
-  requires(IsExtended || explaining_provider<Provider> || limit_explaining_provider<Provider>)
-class latest_failure<Provider, IsExtended> {
- public:
-  /// Forgets what the provider refused before this request.
-  void begin(auto& manager) noexcept {
-    (void)take_refusal(manager.provider());
-    *this = {};
-  }
-  /// Keeps what the provider refused since, or how `segment` bytes exceed its limit.
-  void end(auto& manager, std::size_t bytes, stream_id stream, std::size_t segment,
-           bool by_extension) noexcept {
-    Provider& from = manager.provider();
-    bytes_ = bytes;
-    stream_ = stream;
-    by_extension_ = by_extension;
-    why_ = take_refusal(from);
-    if (!why_) why_ = explain_limit(from, segment);
-  }
-  /// Adds to numbers why their request failed, if it was the latest. An extension that gave a reason did so before.
-  void explain(oom_numbers& n) const noexcept {
-    if (n.by_extension || n.requested != bytes_ || n.stream != stream_) return;
-    n.refused = why_;
-    if (by_extension_) n.refuse(refusal("an extension refuses it, and gives no reason"));
-  }
-
- private:
-  std::size_t bytes_ = 0;
-  stream_id stream_{};
-  refusal why_{};
-  bool by_extension_ = false;
-};
-
-/// Finds the smallest candidate size of an eviction policy by bisection. Every larger size is a candidate,
-/// too.
-[[nodiscard]] constexpr std::size_t min_candidate_size(const policy::eviction_policy auto& policy,
-                                                       const usage& now) noexcept {
-  std::size_t min = min_alignment;
-  if (policy.is_candidate(min, now)) return min;
-  for (std::size_t step = std::size_t{1} << 60; step >= min_alignment; step /= 2) {
-    if (!policy.is_candidate(min + step - min_alignment, now)) min += step;
-  }
-  return min;
 }
 
 }  // namespace tessera::inline v0_1::detail
@@ -652,7 +577,17 @@ class caching_allocator {
     bool rejected = false;           // whether the recovery policy failed an attempt to grow at once
   };
 
-  /// Makes these attempts in order. The first that finds a free block serves the request.
+  /// Makes these attempts in order. The first that finds a free block serves the request. PyTorch's names for them:
+  ///
+  /// | here | in CUDACachingAllocator.cpp |
+  /// |---|---|
+  /// | search | get_free_block |
+  /// | relieve_pressure | trigger_free_memory_callbacks |
+  /// | evict | garbage_collect_cached_blocks |
+  /// | reuse_or_grow | alloc_block |
+  /// | release_oversize_of | release_available_cached_blocks |
+  /// | take_step(release_cached) | release_cached_blocks |
+  /// | the attempts of private_pools | try_mempool_fallback |
   [[nodiscard, gnu::noinline, gnu::cold]] detail::block* serve_miss(const request& want) noexcept {
     const detail::group_visit in(*want.group);
     failure_.begin(manager_);

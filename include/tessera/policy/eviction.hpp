@@ -126,6 +126,16 @@ struct decay_of_policy<Eviction> {
 template <typename Eviction>
 using decay_of = typename decay_of_policy<Eviction>::type;
 
+/// Finds the smallest candidate size of an eviction policy by bisection. Every larger size is a candidate, too.
+[[nodiscard]] constexpr std::size_t min_candidate_size(const auto& policy, const usage& now) noexcept {
+  std::size_t min = min_alignment;
+  if (policy.is_candidate(min, now)) return min;
+  for (std::size_t step = std::size_t{1} << 60; step >= min_alignment; step /= 2) {
+    if (!policy.is_candidate(min + step - min_alignment, now)) min += step;
+  }
+  return min;
+}
+
 }  // namespace tessera::inline v0_1::detail
 
 namespace tessera::inline v0_1::policy {

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/core/error.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
+#include <tessera/provider/provider.hpp>
 
-/// Messages for calls with a wrong address, handle or size.
+/// What is said of a failure: messages for calls with a wrong address, handle or size, broken invariants, and the numbers of
+/// a request that failed.
 
 namespace tessera::inline v0_1::detail {
 
@@ -161,5 +165,68 @@ template <typename Manager>
   must_hold(found.reserved == expected.reserved + expected.unbacked, "statistics: reserved bytes");
   return broken;
 }
+
+/// Collects the numbers of a request that fails now.
+///   Cost:  linear in the blocks
+[[nodiscard, gnu::noinline, gnu::cold]] oom_numbers make_oom_numbers(const auto& blocks, const auto& p,
+                                                                     std::size_t bytes,
+                                                                     stream_id stream) noexcept {
+  oom_numbers numbers{.requested = bytes, .segment = bytes, .stream = stream};
+  numbers.now = usage_of(blocks, p.growth);
+  numbers.capacity = blocks.provider().capacity();
+  numbers.available = left_on(blocks.provider(), numbers.now.reserved);
+  blocks.for_each_block([&numbers](const block& b) {
+    if (b.is_free() && b.size > numbers.largest_free) numbers.largest_free = b.size;
+  });
+  if (bytes > max_request) return numbers;
+  numbers.block = p.rounding.block_size(bytes);
+  if constexpr (std::remove_cvref_t<decltype(p.growth)>::backend::has_ranges)
+    numbers.segment = align_up(numbers.block, mapping_unit(p, numbers.block));
+  else
+    numbers.segment = segment_size_for(blocks, p, numbers.block);
+  return numbers;
+}
+
+/// Remembers who refused memory for the latest request that failed, and why. It is an empty class if neither extensions
+/// nor the provider give reasons.
+template <typename Provider, bool IsExtended>
+class latest_failure {
+ public:
+  static void begin(auto& /*manager*/) noexcept {}
+  static void end(auto& /*manager*/, std::size_t, stream_id, std::size_t, bool) noexcept {}
+  static void explain(oom_numbers&) noexcept {}
+};
+template <typename Provider, bool IsExtended>
+  requires(IsExtended || explaining_provider<Provider> || limit_explaining_provider<Provider>)
+class latest_failure<Provider, IsExtended> {
+ public:
+  /// Forgets what the provider refused before this request.
+  void begin(auto& manager) noexcept {
+    (void)take_refusal(manager.provider());
+    *this = {};
+  }
+  /// Keeps what the provider refused since, or how `segment` bytes exceed its limit.
+  void end(auto& manager, std::size_t bytes, stream_id stream, std::size_t segment,
+           bool by_extension) noexcept {
+    Provider& from = manager.provider();
+    bytes_ = bytes;
+    stream_ = stream;
+    by_extension_ = by_extension;
+    why_ = take_refusal(from);
+    if (!why_) why_ = explain_limit(from, segment);
+  }
+  /// Adds to numbers why their request failed, if it was the latest. An extension that gave a reason did so before.
+  void explain(oom_numbers& n) const noexcept {
+    if (n.by_extension || n.requested != bytes_ || n.stream != stream_) return;
+    n.refused = why_;
+    if (by_extension_) n.refuse(refusal("an extension refuses it, and gives no reason"));
+  }
+
+ private:
+  std::size_t bytes_ = 0;
+  stream_id stream_{};
+  refusal why_{};
+  bool by_extension_ = false;
+};
 
 }  // namespace tessera::inline v0_1::detail
