@@ -22,6 +22,8 @@ endif()
 # Stops unless the installed folder has what it should. Further arguments are further files.
 function(expect_files name installed with_tool)
   file(GLOB_RECURSE expected RELATIVE ${ROOT} ${ROOT}/include/tessera/*.hpp)
+  file(GLOB_RECURSE of_tool RELATIVE ${ROOT}/examples/tessera_replay ${ROOT}/examples/tessera_replay/include/*.hpp)
+  list(APPEND expected ${of_tool})
   list(APPEND expected share/tessera/tessera-config.cmake share/tessera/tessera-targets.cmake
        share/tessera/tessera-config-version.cmake share/tessera/tessera-instantiate.cmake share/tessera/tessera_single.hpp share/pkgconfig/tessera.pc ${ARGN})
   if(with_tool)

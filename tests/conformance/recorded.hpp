@@ -33,7 +33,7 @@ class replayed {
   }
   void deallocate(void* p) { pool_.deallocate(p); }
   void record_stream(void* p, tessera::stream_id stream) { (void)pool_.record_stream(p, stream); }
-  void trim(std::size_t keep = 0) { pool_.trim(keep); }
+  void trim() { pool_.trim(); }
   [[nodiscard]] tessera::provider::simulated_device& provider() noexcept { return device_; }
 
  private:

@@ -80,6 +80,7 @@ TEST(growth_is_bounded, finds_a_split_limit_with_expandable_segments) {
 TEST(growth_is_bounded, says_the_same_of_an_allocator_of_the_program) {
   expect_the_same_of_an_allocator<recipe::pytorch<"max_split_size_mb:128,expandable_segments:True">>();
   expect_the_same_of_an_allocator<recipe::pytorch<"max_split_size_mb:128">>();
+  expect_the_same_of_an_allocator<recipe::with<recipe::stitched, policy::split_never<>>>();
 }
 
 // A request just below the limit gets a segment of the limit. That is oversize, and does not serve it again.
@@ -135,6 +136,9 @@ TEST(growth_is_bounded, knows_that_neither_a_clock_nor_a_limit_bounds_it) {
   recipe::policies<grows> p;
   p.growth.limit = 1_GiB;
   EXPECT_STREQ(law::growth_is_bounded(p).text().c_str(), law::growth_is_bounded<grows>().text().c_str());
+  recipe::policies<recipe::with<grows, own_segments>> q;
+  q.growth.limit = 1_GiB;
+  EXPECT_STREQ(law::growth_is_bounded(q).text().c_str(), law::growth_is_bounded<grows>().text().c_str());
 }
 
 TEST(growth_is_bounded, asks_the_numbers_of_run_time) {

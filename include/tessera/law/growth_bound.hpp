@@ -157,7 +157,7 @@ class endless_device {
 };
 
 /// A growth policy without its limit, which would end a program before it shows that memory grows. A policy that is
-/// `final` keeps its limit.
+/// `final` gets no limit where it can be set, and keeps it otherwise.
 template <typename Growth>
 struct without_limit : Growth {
   static constexpr memory_limit limit{};
@@ -185,6 +185,8 @@ template <typename R>
   endless.split = p.split;
   endless.pages = p.pages;
   static_cast<typename R::growth&>(endless.growth) = p.growth;
+  if constexpr (std::is_final_v<typename R::growth>)
+    if constexpr (requires { endless.growth.limit = memory_limit{}; }) endless.growth.limit = memory_limit{};
   if constexpr (!endless_recipe<R>::has_clock) endless.eviction = p.eviction;
   return endless;
 }
@@ -267,7 +269,7 @@ namespace tessera::inline v0_1::law {
 ///
 /// A recipe whose free memory serves whatever fits has no such program. This is cheap enough for a constant
 /// expression. For other recipes, an allocator over a device without end runs the programs, at run time. No limit
-/// of the growth policy applies there.
+/// of the growth policy applies there, unless the policy is `final` and its limit a constant.
 ///
 ///     static_assert(tessera::law::growth_is_bounded<tessera::recipe::pytorch<>>());
 ///     using grows = tessera::recipe::pytorch<"max_split_size_mb:128,expandable_segments:True">;

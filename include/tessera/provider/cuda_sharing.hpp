@@ -80,7 +80,8 @@ struct chunk {
 /// maps memory beyond the end of a range if another range of the process follows.
 class chunk_table {
  public:
-  /// Holds off other threads. Required during calls of book(), and taken by the other members.
+  /// Holds off other threads. Required during calls of book(), and taken by the other members. cuda_driver holds it while the
+  /// driver maps and unmaps, so that the book is right about a call that fails.
   [[nodiscard]] std::unique_lock<std::mutex> lock() const noexcept { return std::unique_lock(mutex_); }
   [[nodiscard]] address_book<chunk>& book() noexcept { return book_; }
   /// Exports a chunk, and notes its name. Returns null on success, else the reason.

@@ -42,9 +42,9 @@ inline constexpr int max_numa_nodes = 1024;  // of Linux
 
 /// Reads a small file; false if it cannot be read or is longer than 64 KiB.
 [[nodiscard]] inline bool read_small_file(const std::string& path, std::string& text) {
+  text.resize(64_KiB);
   std::FILE* const file = std::fopen(path.c_str(), "re");
   if (file == nullptr) return false;
-  text.resize(64_KiB);
   const std::size_t length = std::fread(text.data(), 1, text.size(), file);
   const bool is_whole = length < text.size() && std::ferror(file) == 0;
   std::fclose(file);

@@ -176,14 +176,14 @@ class pool_operations {
     if constexpr (has_pools) {
       if (e.id == 0) {
         if (door().is_capturing()) return {};
-        allocator_.trim(0);
+        allocator_.trim();
         return {true, 0};
       }
       pool& p = pools_[e.id];
       const bool works = run(e, p);
       return {works, uses(p.id), p.id};
     } else {
-      if (e.id == 0) allocator_.trim(0);
+      if (e.id == 0) allocator_.trim();
       return {e.id == 0, 0};
     }
   }

@@ -70,7 +70,6 @@ simulated_allocator::simulated_allocator(A& made)
       try_allocate(made, [](A& a, std::size_t bytes, stream_id s) { return a.try_allocate(bytes, s); }),
       deallocate(made, [](A& a, void* p) { a.deallocate(p); }),
       try_record_stream(made, [](A& a, void* p, stream_id s) { return a.try_record_stream(p, s); }),
-      trim(made, [](A& a, std::size_t keep) { a.trim(keep); }),
       begin_step(made,
                  []([[maybe_unused]] A& a, [[maybe_unused]] std::uint64_t key) {
                    if constexpr (requires { a.begin_step(key); }) a.begin_step(key);
@@ -85,6 +84,7 @@ simulated_allocator::simulated_allocator(A& made)
                  }),
       for_each_block(made, [](A& a, auto f) { observe::for_each_block(a, f); }),
       live_block_at(made, [](A& a, const void* p) { return observe::live_block_at(a, p); }),
+      trim_to_(made, [](A& a, std::size_t keep) { a.trim(keep); }),
       make_pools_(made, [](A& a) -> pool_runner {
         using pools = trace::pool_operations<A>;
         auto* const of = new pools(a);

@@ -88,7 +88,7 @@ class simulated_allocator {
   call<void(void* p) noexcept> deallocate;
   /// Returns false if there is no such block, or if it sleeps.
   call<bool(void* p, stream_id stream) noexcept> try_record_stream;
-  call<void(std::size_t keep) noexcept> trim;
+  void trim(std::size_t keep = 0) const noexcept { trim_to_(keep); }
   /// Does nothing without a plan.
   call<void(std::uint64_t key) noexcept> begin_step;
   call<usage() noexcept> current_usage;
@@ -115,6 +115,7 @@ class simulated_allocator {
   template <typename Allocator>
   explicit simulated_allocator(Allocator& made);
 
+  call<void(std::size_t keep) noexcept> trim_to_;
   call<pool_runner()> make_pools_;
 };
 
