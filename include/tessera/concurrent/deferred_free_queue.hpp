@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <list>
+#include <new>
 #include <utility>
-#include <vector>
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/provider/adaptor.hpp>
@@ -57,7 +56,9 @@ class deferred_free_queue {
   void push(void* p, std::size_t bytes) noexcept {
     poll();
     if (p == nullptr) return;
-    if (!detail::try_run([&] { queued_.push_back(p); })) return free_now(p);
+    item* const added = new (std::nothrow) item{p, queued_};
+    if (added == nullptr) return free_now(p);
+    queued_ = added;
     bytes_ = detail::saturating_add(bytes_, bytes);
     const bool is_full = bytes_ >= options_.threshold && options_.threshold != unlimited;
     if (options_.threshold <= 1 || is_full) flush();
@@ -65,34 +66,37 @@ class deferred_free_queue {
   /// Bytes that were pushed and not flushed yet.
   [[nodiscard]] std::size_t queued_bytes() const noexcept { return bytes_; }
   /// Whether flushed blocks still wait for the stream.
-  [[nodiscard]] bool has_pending() const noexcept { return !batches_.empty(); }
+  [[nodiscard]] bool has_pending() const noexcept { return oldest_ != nullptr; }
 
   /// Frees the queued blocks now. With `waits`, frees them once the work before this call has completed.
   void flush() noexcept {
-    blocks freed = std::exchange(queued_, {});
+    item* const freed = std::exchange(queued_, nullptr);
     bytes_ = 0;
-    if (freed.empty()) return;
+    if (freed == nullptr) return;
     if (!options_.waits) return free_all(freed);
-    if (!provider::event_provider<device> || !detail::try_run([&] { batches_.emplace_back(); })) {
+    batch* const added = provider::event_provider<device> ? new (std::nothrow) batch{freed} : nullptr;
+    if (added == nullptr) {
       wait_for_stream();
       return free_all(freed);
     }
-    batches_.back().items = std::move(freed);
-    (void)ensure_recorded(batches_.back());
-    if (batches_.size() > max_batches) wait_and_free_oldest();
+    batch*& last_link = newest_ != nullptr ? newest_->next : oldest_;
+    last_link = added;
+    newest_ = added;
+    (void)ensure_recorded(*added);
+    if (++batches_ > max_batches) wait_and_free_oldest();
   }
   /// Frees the flushed blocks whose events have completed.
   void poll() noexcept {
     if constexpr (provider::event_provider<device>) {
-      while (has_pending() && ensure_recorded(batches_.front()) &&
-             allocator_->visit_provider([this](device& d) { return d.query(batches_.front().mark); }))
+      while (oldest_ != nullptr && ensure_recorded(*oldest_) &&
+             allocator_->visit_provider([this](device& d) { return d.query(oldest_->mark); }))
         free_oldest();
     }
   }
   /// Frees all blocks. With `waits`, first waits for the stream.
   void finish() noexcept {
     flush();
-    while (has_pending()) wait_and_free_oldest();
+    while (oldest_ != nullptr) wait_and_free_oldest();
   }
 
  private:
@@ -100,17 +104,23 @@ class deferred_free_queue {
   static constexpr bool can_synchronize = requires(device& d, stream_id s) { d.synchronize(s); };
   static constexpr std::size_t max_batches = 1024;
 
-  using blocks = std::vector<void*>;
+  struct item {
+    void* address;
+    item* next;
+  };
   /// The blocks that wait for one event.
   struct batch {
-    blocks items{};
+    item* items;
+    batch* next = nullptr;
     bool recorded = false;
     typename detail::event_of<device>::type mark{};
   };
 
-  /// Frees blocks, the last one first.
-  void free_all(const blocks& freed) noexcept {
-    for (auto at = freed.rbegin(); at != freed.rend(); ++at) allocator_->deallocate(*at);
+  void free_all(item* first) noexcept {
+    while (first != nullptr) {
+      allocator_->deallocate(first->address);
+      delete std::exchange(first, first->next);
+    }
   }
   void free_now(void* p) noexcept {
     if (options_.waits) wait_for_stream();
@@ -131,26 +141,29 @@ class deferred_free_queue {
   }
   void free_oldest() noexcept {
     if constexpr (provider::event_provider<device>) {
-      batch& oldest = batches_.front();
-      if (oldest.recorded) allocator_->visit_provider([&oldest](device& d) { d.discard(oldest.mark); });
+      if (oldest_->recorded) allocator_->visit_provider([this](device& d) { d.discard(oldest_->mark); });
     }
-    const blocks freed = std::move(batches_.front().items);
-    batches_.pop_front();
-    free_all(freed);
+    batch* const removed = std::exchange(oldest_, oldest_->next);
+    if (oldest_ == nullptr) newest_ = nullptr;
+    --batches_;
+    free_all(removed->items);
+    delete removed;
   }
   void wait_and_free_oldest() noexcept {
     if constexpr (provider::event_provider<device>) {
-      if (ensure_recorded(batches_.front()))
-        allocator_->visit_provider([this](device& d) { (void)d.wait(batches_.front().mark); });
+      if (ensure_recorded(*oldest_))
+        allocator_->visit_provider([this](device& d) { (void)d.wait(oldest_->mark); });
     }
     free_oldest();
   }
 
   Allocator* allocator_;
   options options_;
-  blocks queued_;
+  item* queued_ = nullptr;
   std::size_t bytes_ = 0;
-  std::list<batch> batches_;  // the oldest first
+  batch* oldest_ = nullptr;
+  batch* newest_ = nullptr;
+  std::size_t batches_ = 0;
 };
 
 }  // namespace tessera::inline v0_1::concurrent
