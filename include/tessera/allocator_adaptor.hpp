@@ -139,8 +139,11 @@ namespace tessera::inline v0_1 {
 ///   * `enter` calls f(allocator) and returns its result. It may take a lock or run a check around the call. By default, it
 ///     calls f(self.allocator_).
 ///   * To change a call, define it in the front end. `using allocator_adaptor<...>::name` keeps its other overloads.
+///   * To hear every request and free, by address and by handle, define on_call for detail::request_call and
+///     detail::free_call.
 ///   * If `enter` takes a lock, define on_pressure and for_each_device, too. By default, the functions given
-///     to them run inside `enter`, and would deadlock if they used the allocator.
+///     to them run inside `enter`, and would deadlock if they used the allocator. Those of visit_policies,
+///     for_each_allocator, visit_extension and for_each_observer run in enter_for_user, which may abort first.
 ///   * `Inner` is the type of the allocator inside. Handles, statistics, process_events,
 ///     trim_without_waiting and what extensions offer are optional: the front end has them if `Inner` does.
 ///   * A front end may define `static void after_free(Self&) noexcept`. It runs after each deallocate, trim and
@@ -281,8 +284,9 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   }
   template <typename E, typename F>
   decltype(auto) visit_extension(F f) const {
-    return Self::enter_for_user(
-        self(), only_reads, [&f](auto& in) -> decltype(auto) { return in.template visit_extension<E>(f); });
+    return Self::enter_for_user(self(), only_reads, [&f](auto& in) -> decltype(auto) {
+      return std::as_const(in).template visit_extension<E>(f);
+    });
   }
   template <typename E, typename F>
   auto add_up_extension(F f) const {

@@ -197,12 +197,15 @@ class reentrancy_guard {
     call& operator=(call&&) = delete;
     ~call() {
       guard_.calls_.fetch_sub(1, std::memory_order_relaxed);
-      innermost() = outer_;
+      // The innermost, unless fibers of one thread end in another order.
+      const call** at = &innermost();
+      while (*at != this && *at != nullptr) at = &(*at)->outer_;
+      if (*at != nullptr) *at = outer_;
     }
 
    private:
     friend reentrancy_guard;
-    /// The latest call of the thread, of any allocator. Shared objects of one program share it.
+    /// The latest call of the thread, of any allocator. Shared objects of one program share it if the loader can see it.
     [[gnu::visibility("default")]] static const call*& innermost() noexcept {
       static thread_local const call* of_thread = nullptr;
       return of_thread;
@@ -211,7 +214,7 @@ class reentrancy_guard {
     reentrancy_guard& guard_;
     lock held_;
     const char* rule_;
-    const call* outer_;
+    mutable const call* outer_;
   };
 
   reentrancy_guard& operator=(reentrancy_guard&&) = delete;

@@ -143,7 +143,7 @@ template <typename Error = out_of_memory>
 #endif
 }
 
-/// Runs code that may throw std::bad_alloc; false if it threw.
+/// Runs code that may throw std::bad_alloc; false if it threw. Without exceptions, a lack of host memory ends the program.
 template <typename F>
 [[nodiscard]] bool try_run(F work) noexcept {
 #if defined(__cpp_exceptions)

@@ -338,8 +338,18 @@ class quarantine::state : public tessera::detail::extension_defaults {
     manager().make_free(held);
   }
   void readmit_in(std::uintptr_t begin, std::uintptr_t end) noexcept {
-    const auto is_held = [](const block& b) { return b.is_held(); };
-    while (block* const held = memory().find_in(begin, end, is_held)) readmit(*held);
+    memory().for_each_segment([&](block& first) {
+      const block* const owner = first.prev;
+      if (first.address >= end || begin >= owner->prev->end()) return;
+      for (block *b = &first, *after = nullptr; b != owner; b = after) {
+        after = b->next;
+        if (!b->is_held() || b->address >= end || begin >= b->end()) continue;
+        block* const before = b->prev;
+        readmit(*b);
+        // The block merges with its neighbours, of which it or one of them remains.
+        after = before->next;
+      }
+    });
   }
   void withhold_free() noexcept {
     for (const faulty_range* r = first_; r != nullptr; r = r->next) {

@@ -263,7 +263,7 @@ class registrations<Registry>::door {
   /// stay where they are. The allocator does not call the network: do that after this call worked.
   ///   Returns:  why nothing changed: the bytes are not mapped memory of this allocator, or host memory ran out. The
   ///             memory of a plan [tessera/plan/planned.hpp] is not of this allocator, and never moves before its end
-  ///   Cost:     linear in the segments; in ranges, in the blocks of one, and in the registered chunks
+  ///   Cost:     linear in the segments or ranges, and in the registered chunks
   [[nodiscard]] outcome register_memory(const void* p, std::size_t bytes) noexcept {
     return in_->template change_extension<registrations>(
         [=](auto& s) { return s.register_memory(reinterpret_cast<std::uintptr_t>(p), bytes); });

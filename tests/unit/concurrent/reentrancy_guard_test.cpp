@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <memory>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -25,6 +26,18 @@ TEST(reentrancy_guard_threads, may_use_other_allocators) {
   others.check_lock(lock::settings);
   const reentrancy_guard::call there(others, lock::settings, "there");
   others.check_lock(lock::blocks);
+}
+
+TEST(reentrancy_guard_threads, end_in_any_order) {
+  reentrancy_guard users;
+  auto first = std::make_unique<reentrancy_guard::call>(users, lock::device, "first");
+  auto second = std::make_unique<reentrancy_guard::call>(users, lock::device, "second");
+  auto third = std::make_unique<reentrancy_guard::call>(users, lock::device, "third");
+  second.reset();
+  third.reset();
+  first.reset();
+  const reentrancy_guard::call after(users, lock::settings, "after");
+  users.check_lock(lock::blocks);
 }
 
 TEST(reentrancy_guard_threads, may_take_later_locks) {

@@ -127,7 +127,14 @@ class heap_map {
   /// The unit that an address lies in; of 0 bytes if there is none.
   [[nodiscard]] heap_unit unit_at(std::uintptr_t address) const {
     heap_unit found;
-    for_each_unit([&found](const unit& u) { found = u; }, address, address + 1);
+    for_each_segment([&](const block& first) {
+      if (address < first.address || address - first.address >= segment_bytes(first)) return;
+      if constexpr (has_ranges)
+        for_each_chunk(first.address, address, address + 1,
+                       [&](const auto& c) { found = {c.address, c.bytes}; });
+      else
+        found = {first.address, segment_bytes(first)};
+    });
     return found;
   }
   /// The bytes of the unit that begins at an address; 0 if none does.

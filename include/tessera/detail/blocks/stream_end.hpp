@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include <tessera/detail/blocks/block.hpp>
-#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/blocks/free_list_map.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -42,11 +42,21 @@ template <typename Manager, typename Backend>
 void release_idle_of(Manager& manager, Backend& backend, stream_id key) noexcept {
   manager.for_each_group([&](typename Manager::group& in) {
     if (!manager.may_release(in)) return;
-    manager.for_each_idle_of(in, [&](block& idle) {
-      if (idle.list->key != key || !manager.may_wait() || backend.releasable(idle) == 0) return false;
+    const group_visit visit(in);
+    auto release = [&](block& idle) {
+      if (!manager.may_wait() || backend.releasable(idle) == 0) return false;
       (void)backend.release(idle);
       return true;
-    });
+    };
+    // A bound, because other threads may free blocks during a release.
+    std::size_t tries = in.reserved / min_alignment + 1;
+    for (auto& lists : in.lists) {
+      free_list* const list = lists.find_or_create(key);
+      if (list == nullptr) continue;
+      if (!walk_idle<typename Manager::order, Manager::traits::has_ranges>(*list, min_alignment, tries,
+                                                                           block_function(release)))
+        return;
+    }
   });
 }
 /// Waits for the work of a stream; true at once if the device has neither events nor synchronize().
