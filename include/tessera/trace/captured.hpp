@@ -341,7 +341,7 @@ class captured : public tessera::detail::wrapping_adaptor<captured<Allocator>, A
   /// Throws what `Allocator` throws.
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     const tessera::detail::request_call call{bytes, stream};
-    return on_call(*this, call, [=, this] { return allocator_.allocate(bytes, stream); });
+    return on_call(*this, call, [this, bytes, stream] { return allocator_.allocate(bytes, stream); });
   }
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     const bool done = allocator_.reuse_in_place(p, bytes, stream);
