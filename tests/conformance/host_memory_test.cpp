@@ -483,7 +483,7 @@ TEST(host_memory_for_recordings, that_runs_out_anywhere_ends_the_recording) {
     EXPECT_EQ(trace::replay(trace::program(*source), other), 0u);
     if (asked < k) break;
   }
-  EXPECT_GT(ended, 4u) << "chunks of events, maps and nodes";
+  EXPECT_GT(ended, 2u) << "events, notes of blocks, pools and the streams that joined them";
 }
 
 // A pool is in all arenas or in none.

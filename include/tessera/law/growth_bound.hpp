@@ -133,7 +133,7 @@ class endless_device {
 
   [[nodiscard]] void* acquire(std::size_t bytes, page_kind = {}) noexcept { return reserve(bytes, 2_MiB); }
   [[nodiscard]] bool release(void*, std::size_t) noexcept { return true; }
-  [[nodiscard]] std::size_t capacity() const noexcept { return std::size_t{1} << 58; }
+  [[nodiscard]] std::size_t capacity() const noexcept { return std::size_t{1} << 49; }
   [[nodiscard]] std::size_t granularity() const noexcept { return min_alignment; }
 
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept {
