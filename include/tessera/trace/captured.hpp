@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <map>
 #include <mutex>
 #include <string>
 #include <type_traits>
@@ -135,16 +133,19 @@ class program_recorder {
   void add_pool(pool_id made) noexcept {
     const std::lock_guard lock(mutex_);
     if (!is_recording_) return drop();
-    const std::uint64_t number = pools_.size() + 1;
-    if (!tessera::detail::try_run([&] { pools_[made.number].number = number; })) return drop();
-    append({event::kind::retain_pool, number});
+    if (!pools_.reserve_one() || !pool_nodes_.reserve(1)) return drop();
+    pool& added = *pool_nodes_.take();
+    added.name = made.number;
+    added.number = pools_.size() + 1;
+    pools_.insert(added.name, added);
+    append({event::kind::retain_pool, added.number});
   }
   /// Records an operation on a pool. The default pool_id stands for all pools.
   void add_pool_operation(event::kind what, pool_id of, std::size_t bytes = 0,
                           stream_id stream = {}) noexcept {
     const std::lock_guard lock(mutex_);
     if (!is_recording_) return drop();
-    const pool* const known = find(of);
+    const pool* const known = pools_.find(of.number);
     if (of == pool_id{}) {
       append({what, 0, bytes, stream});
     } else if (known != nullptr) {
@@ -154,7 +155,7 @@ class program_recorder {
   void add_begin(pool_id of, const Filter& streams) noexcept {
     const std::lock_guard lock(mutex_);
     if (!is_recording_) return drop();
-    pool* const known = find(of);
+    pool* const known = pools_.find(of.number);
     if (known == nullptr) return;
     const bool by_function = !streams.selects_all() && streams.only() == nullptr;
     const stream_id first = streams.only() != nullptr ? *streams.only()
@@ -171,7 +172,7 @@ class program_recorder {
   void add_end(pool_id of) noexcept {
     const std::lock_guard lock(mutex_);
     if (!is_recording_) return drop();
-    pool* const known = find(of);
+    pool* const known = pools_.find(of.number);
     if (known == nullptr || !known->is_open) return;
     append({event::kind::end_pool, known->number});
     known->is_open = false;
@@ -180,7 +181,11 @@ class program_recorder {
       *at = known->next_open;
       break;
     }
-    known->joined.clear();
+    while (known->joined != nullptr) {
+      joined_stream* const each = known->joined;
+      known->joined = each->next;
+      joined_nodes_.give_back(each);
+    }
   }
 
   [[nodiscard]] std::uint64_t dropped() const noexcept {
@@ -197,7 +202,8 @@ class program_recorder {
   }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     const std::lock_guard lock(mutex_);
-    return log_.metadata_bytes() + blocks_.metadata_bytes() + pools_.size() * sizeof(pool);
+    return log_.metadata_bytes() + blocks_.metadata_bytes() + pools_.metadata_bytes() +
+           pool_nodes_.metadata_bytes() + joined_nodes_.metadata_bytes();
   }
 
  private:
@@ -206,13 +212,19 @@ class program_recorder {
     std::uint64_t id = 0;
     std::size_t bytes = 0;
   };
+  struct joined_stream {
+    joined_stream* next;
+    stream_id stream;
+  };
   struct pool {
+    std::uint64_t name = 0;    // in the allocator
     std::uint64_t number = 0;  // in the recording
     bool is_open = false;      // a recorded scope of it is open
     // If a function selects the streams of the scope:
     Filter streams{};
-    std::vector<stream_id> joined;
+    joined_stream* joined = nullptr;
     pool* next_open = nullptr;
+    [[nodiscard]] std::uint64_t map_key() const noexcept { return name; }
   };
   /// Stands for the first stream of a scope until a request is made in it. No device has such a stream.
   static constexpr stream_id no_stream{~std::uint64_t{0}};
@@ -233,15 +245,19 @@ class program_recorder {
   /// Records that the open scopes whose functions select a stream direct its requests.
   void join_scopes(stream_id stream) noexcept {
     for (pool* p = first_open_; p != nullptr; p = p->next_open) {
-      if (!p->streams.selects(stream)) continue;
-      if (std::find(p->joined.begin(), p->joined.end(), stream) != p->joined.end()) continue;
-      if (!tessera::detail::try_run([&] { p->joined.push_back(stream); })) return drop();
+      if (!p->streams.selects(stream) || has_joined(*p, stream)) continue;
+      if (!joined_nodes_.reserve(1)) return drop();
+      joined_stream* const made = joined_nodes_.take();
+      *made = {p->joined, stream};
+      p->joined = made;
       append({event::kind::join_pool, p->number, 0, stream});
     }
   }
-  [[nodiscard]] pool* find(pool_id of) noexcept {
-    const auto found = pools_.find(of.number);
-    return found != pools_.end() ? &found->second : nullptr;
+  [[nodiscard]] static bool has_joined(const pool& in, stream_id stream) noexcept {
+    for (const joined_stream* j = in.joined; j != nullptr; j = j->next) {
+      if (j->stream == stream) return true;
+    }
+    return false;
   }
 
   const std::size_t max_events_;
@@ -251,8 +267,10 @@ class program_recorder {
   std::uint64_t next_id_ = 0;
   event_log log_;
   tessera::detail::block_notes<block> blocks_;
-  std::map<std::uint64_t, pool> pools_;  // by their names in the allocator
-  pool* first_open_ = nullptr;           // of the scopes whose streams a function selects
+  tessera::detail::key_map<pool> pools_;
+  tessera::detail::slab<pool> pool_nodes_;
+  tessera::detail::slab<joined_stream> joined_nodes_;
+  pool* first_open_ = nullptr;  // of the scopes whose streams a function selects
 };
 
 }  // namespace tessera::inline v0_1::trace::detail
