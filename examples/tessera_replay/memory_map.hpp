@@ -205,7 +205,7 @@ struct memory_map {
   std::vector<seen> before;
   std::vector<std::pair<std::uintptr_t, std::uintptr_t>> staying;  // begin and end
   pool.for_each_block([&](const segment_view& s, const block_view& b) { before.push_back({s, b}); });
-  pool.trim(0);
+  pool.trim();
   pool.for_each_block([&](const segment_view&, const block_view& b) {
     staying.emplace_back(b.address, b.address + b.bytes);
   });

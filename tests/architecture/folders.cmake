@@ -1,5 +1,6 @@
 # Checks which folder includes which, which standard headers each folder may include, who uses core_access, and that default
-# template arguments are written so that nvcc understands them. The table is also on the architecture page, README.md of the library's folder.
+# template arguments are written so that nvcc understands them. The table is also on the architecture page, README.md of the
+# library's folder.
 #   cmake -D ROOT=include/tessera -P folders.cmake
 cmake_minimum_required(VERSION 3.24)
 # What the headers of a folder may include: whole folders, or single headers of a folder.

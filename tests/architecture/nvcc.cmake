@@ -1,5 +1,6 @@
-# Compiles nvcc.cu with CUDA's compiler and runs it, which needs no GPU. The program has every header, every recipe of conformance/shipped.hpp, front ends and interop types. Compiles the examples as CUDA sources too, with nvcc's options
-# for lambdas. A warning of nvcc is an error.
+# Compiles nvcc.cu with CUDA's compiler and runs it, which needs no GPU. The program has every header, every recipe of
+# conformance/shipped.hpp, front ends and interop types. Compiles the examples as CUDA sources too, with nvcc's options for
+# lambdas. A warning of nvcc is an error.
 #   cmake -D ROOT=checkout -D NVCC=nvcc -D SCRATCH=folder -P nvcc.cmake
 cmake_minimum_required(VERSION 3.24)
 if(NOT NVCC)

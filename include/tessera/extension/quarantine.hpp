@@ -338,17 +338,8 @@ class quarantine::state : public tessera::detail::extension_defaults {
     manager().make_free(held);
   }
   void readmit_in(std::uintptr_t begin, std::uintptr_t end) noexcept {
-    memory().for_each_segment([&](block& first) {
-      const block* const owner = first.prev;
-      if (first.address >= end || begin >= owner->prev->end()) return;
-      for (block *b = &first, *after = nullptr; b != owner; b = after) {
-        after = b->next;
-        if (!b->is_held() || b->address >= end || begin >= b->end()) continue;
-        block* const before = b->prev;
-        readmit(*b);
-        // The block merges with its neighbours, of which it or one of them remains.
-        after = before->next;
-      }
+    memory().for_each_block_in(begin, end, [this](block& b) {
+      if (b.is_held()) readmit(b);
     });
   }
   void withhold_free() noexcept {

@@ -20,8 +20,8 @@ namespace tessera::inline v0_1::interop {
 ///
 ///   Returns:  false if the device failed, or if an extension forbids waiting for it. Then some of the stream's memory may
 ///             stay as it was
-///   Cost:     device calls; linear in the idle memory of the stream, and in the blocks if streams are recorded for any. Blocks in the memory
-///             of a plan are not found
+///   Cost:     device calls; linear in the idle memory of the stream, and in the blocks if streams are recorded for any.
+///             Blocks in the memory of a plan are not found
 template <typename Allocator>
 bool end_stream(Allocator& allocator, stream_id stream) noexcept {
   bool works = true;

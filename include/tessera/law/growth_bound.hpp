@@ -185,8 +185,8 @@ template <typename R>
   endless.split = p.split;
   endless.pages = p.pages;
   static_cast<typename R::growth&>(endless.growth) = p.growth;
-  if constexpr (std::is_final_v<typename R::growth>)
-    if constexpr (requires { endless.growth.limit = memory_limit{}; }) endless.growth.limit = memory_limit{};
+  if constexpr (std::is_final_v<typename R::growth> && requires { endless.growth.limit = memory_limit{}; })
+    endless.growth.limit = memory_limit{};
   if constexpr (!endless_recipe<R>::has_clock) endless.eviction = p.eviction;
   return endless;
 }

@@ -39,9 +39,8 @@ class importer_list {
 };
 
 /// The ranges of addresses of a provider, its physical chunks, and the chunks that are mapped in ranges, with the rules of
-/// virtual memory. A provider asks why_...() before it calls its device. These functions
-/// return null if the call may be made, else the broken rule. map() also notes the mapping, and unmap() takes it back if the
-/// device refuses. A chunk is mapped at one place at a time.
+/// virtual memory. A provider asks why_...() before it calls its device: null if the call may be made, else the broken rule. map()
+/// also notes the mapping, and unmap() takes it back if the device refuses. A chunk is mapped at one place at a time.
 ///
 /// `Data` is what the provider knows of a chunk. It is destroyed once the chunk has neither a handle nor a mapping.
 ///   Cost:  logarithmic in the ranges, chunks and mappings

@@ -60,7 +60,8 @@ class heap_map {
   void for_each_block(auto f, bool with_releasing = false) const {
     manager_->for_each_block(f, with_releasing);
   }
-  /// Calls f(block) for each block with bytes in [begin, end). f may change that block, but no other.
+  /// Calls f(block) for each block with bytes in [begin, end). f may split that block, or make it free, so that it merges with
+  /// its neighbours, but may change no other.
   void for_each_block_in(std::uintptr_t begin, std::uintptr_t end, auto f) const {
     (void)find_in(begin, end, [&f](Block& b) {
       f(b);
@@ -74,10 +75,15 @@ class heap_map {
     for_each_segment([&](Block& first) {
       Block* const owner = first.prev;
       if (found != nullptr || first.address >= end || begin >= owner->prev->end()) return;
-      Block* following = nullptr;
-      for (Block* b = &first; found == nullptr && b != owner && b->address < end; b = following) {
-        following = b->next;
-        if (begin < b->end() && which(*b)) found = b;
+      for (Block* b = &first; b != owner && b->address < end;) {
+        const std::uintptr_t top = b->end();
+        // It stays if `which` makes the block free: a block merges into the lower neighbour, or else into the higher one.
+        const block* const before = b->prev;
+        if (begin < top && which(*b)) {
+          found = b;
+          return;
+        }
+        for (b = before->next; b != owner && b->end() <= top;) b = b->next;
       }
     });
     return found;

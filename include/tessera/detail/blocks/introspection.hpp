@@ -28,11 +28,14 @@ class caching_allocator;
 
 namespace tessera::inline v0_1::detail {
 
-/// A counter of pool_statistics and its name.
-struct pool_counter {
+/// A counter in a struct, and its name.
+template <typename Struct, typename Counter>
+struct named_counter {
   const char* name;
-  counter pool_statistics::* of;
+  Counter Struct::* of;
 };
+
+using pool_counter = named_counter<pool_statistics, counter>;
 inline constexpr pool_counter pool_counters[] = {
     {"allocation", &pool_statistics::allocation},
     {"allocated_bytes", &pool_statistics::allocated_bytes},
@@ -45,11 +48,7 @@ inline constexpr pool_counter pool_counters[] = {
     {"inactive_split_bytes", &pool_statistics::inactive_split_bytes},
 };
 
-/// A counter of allocator_counters and its name.
-struct whole_counter {
-  const char* name;
-  counter allocator_counters::* of;
-};
+using whole_counter = named_counter<allocator_counters, counter>;
 inline constexpr whole_counter whole_counters[] = {
     {"oversize_allocations", &allocator_counters::oversize_allocations},
     {"oversize_segments", &allocator_counters::oversize_segments},
@@ -57,11 +56,8 @@ inline constexpr whole_counter whole_counters[] = {
     {"unbacked_bytes", &allocator_counters::unbacked_bytes},
 };
 
-/// A `num_` value of allocator_counters and its name.
-struct event_count {
-  const char* name;
-  std::uint64_t allocator_counters::* of;
-};
+/// The `num_` values.
+using event_count = named_counter<allocator_counters, std::uint64_t>;
 inline constexpr event_count event_counts[] = {
     {"num_alloc_retries", &allocator_counters::num_alloc_retries},
     {"num_ooms", &allocator_counters::num_ooms},
