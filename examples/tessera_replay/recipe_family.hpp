@@ -44,8 +44,9 @@ template <typename Family, typename F>
   return {};
 }
 
-/// Makes the recipe of a family that the settings choose. Says which of the given settings have no effect.
-template <typename Family>
+/// Makes the recipe of a family that the settings choose. Says which of the given settings have no effect. Its allocators have
+/// these extensions beside their own.
+template <typename Family, typename... Extension>
 [[nodiscard]] recipe_or_error configure_in(const recipe_entry& as, const std::string& conf,
                                            const memory_limits& limits) {
   recipe_or_error made = std::string();
@@ -61,7 +62,7 @@ template <typename Family>
             !none.empty()) {
           made = none;
         } else {
-          made = any_recipe::of<Recipe>(settings);
+          made = any_recipe::of<Recipe, Extension...>(settings);
         }
       });
   if (!wrong.empty()) return wrong;

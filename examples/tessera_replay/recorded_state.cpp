@@ -6,24 +6,23 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include <tessera/core/types.hpp>
-#include <tessera/extension/private_pools.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/recipe/recipe.hpp>
+#include <tessera/tool/simulated_allocator.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "capacity.hpp"
 #include "input.hpp"
 #include "recipe_family.hpp"
 #include "recorded_ranges.hpp"
-#include "replayed.hpp"
-#include "restoring.hpp"
 #include "run_settings.hpp"
 #include "start_state.hpp"
 
@@ -63,16 +62,14 @@ template <typename Recipe>
 
 /// Puts a state into an empty allocator, each private pool in one of its own.
 ///   Returns:  no blocks if the allocator cannot have the state
-template <typename Allocator>
-[[nodiscard]] restored_state restore_state(const recorded_state& state, Allocator& pool) {
-  auto to = pool.template get<restoring>();
-  auto pools = pool.template get<tessera::extension::private_pools>();
+[[nodiscard]] restored_state restore_state(const recorded_state& state,
+                                           const tessera::tool::detail::recorded_memory& to) {
   std::map<tessera::observe::snapshot::pool_id, tessera::pool_id> made;
   std::map<std::uint64_t, std::uintptr_t> range_at;
   restored_state here;
   for (std::size_t i = 0; i < state.segments.size(); ++i) {
     const tessera::observe::snapshot::segment& s = state.segments[i];
-    if (s.expandable != Allocator::has_ranges) return {};
+    if (s.expandable != to.has_ranges) return {};
     std::vector<tessera::block_view> blocks;
     for (const auto& b : s.blocks) {
       const std::size_t requested = b.requested == 0 || b.requested > b.size ? b.size : b.requested;
@@ -81,10 +78,10 @@ template <typename Allocator>
     tessera::pool_id scope{};
     if (s.pool != tessera::observe::snapshot::pool_id{}) {
       const auto [at, is_new] = made.try_emplace(s.pool);
-      if (is_new) at->second = pools.create();
+      if (is_new) at->second = to.create_pool();
       scope = at->second;
       here.pools[scope.number] = s.pool.first != 0 ? s.pool.first : s.pool.second;
-      if (!pools.open(scope)) return {};
+      if (!to.open_pool(scope)) return {};
     }
     tessera::segment_view place{0, s.size, s.stream, s.large ? std::size_t{1} : 0, s.expandable};
     const std::size_t size = s.large ? s.size : 1;
@@ -95,7 +92,7 @@ template <typename Allocator>
     }
     const bool has_place = !s.expandable || place.address != 0;
     const std::uintptr_t address = has_place ? to.restore(place, size, blocks) : 0;
-    if (scope != tessera::pool_id{} && !pools.close(scope)) return {};
+    if (scope != tessera::pool_id{} && !to.close_pool(scope)) return {};
     if (address == 0) return {};
     for (const auto& b : s.blocks) {
       if (b.active()) here.blocks[b.address] = address + (b.address - s.address);
@@ -126,22 +123,25 @@ std::map<std::uintptr_t, std::size_t> replay::live_events(const run_trace& trace
 bool replay::with_recorded_state(const tessera::observe::snapshot& source, std::size_t device,
                                  std::size_t entry, const run_settings& used,
                                  const std::function<void(simulated_allocator&, const restored_state&)>& f) {
-  bool works = false;
-  const auto try_it = [&]<typename Recipe>(tessera::recipe::policies<Recipe> settings) {
-    if (!tessera::tool::detail::limit_to<Recipe>(settings, {{}, used.limit}, used.recipe).empty()) return;
-    const auto state = find_state<Recipe>(source, device, entry, settings);
-    const auto* const found = std::get_if<recorded_state>(&state);
-    if (found == nullptr) return;
-    auto* const made = new replayed<Recipe, restoring>{device_of(used.capacity), settings};
-    simulated_allocator pool = simulated_allocator::own(made);
-    const restored_state here = restore_state(*found, *made);
-    if (here.blocks.empty()) return;
-    works = true;
-    f(pool, here);
+  read_result<recorded_state> state;
+  const auto find_in = [&]<typename Family>(std::type_identity<Family>) {
+    return choose_in<Family>("", used.conf,
+                             [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
+                               state = find_state<Recipe>(source, device, entry, settings);
+                             });
   };
-  std::string wrong;
-  if (used.recipe == "pytorch") wrong = choose_in<tessera::recipe::pytorch_family>("", used.conf, try_it);
+  std::string wrong = "no recipe of PyTorch";
+  if (used.recipe == "pytorch") wrong = find_in(std::type_identity<tessera::recipe::pytorch_family>{});
   if (used.recipe == "pytorch_2_14")
-    wrong = choose_in<tessera::recipe::pytorch_2_14_family>("", used.conf, try_it);
-  return works && wrong.empty();
+    wrong = find_in(std::type_identity<tessera::recipe::pytorch_2_14_family>{});
+  const auto* const found = std::get_if<recorded_state>(&state);
+  if (!wrong.empty() || found == nullptr) return false;
+  const recipe_or_error recipe = used.known->choose(used.recipe, used.conf, {{}, used.limit});
+  const auto* const chosen = std::get_if<any_recipe>(&recipe);
+  if (chosen == nullptr) return false;
+  simulated_allocator pool = chosen->make(device_of(used.capacity));
+  const restored_state here = restore_state(*found, pool.recorded);
+  if (here.blocks.empty()) return false;
+  f(pool, here);
+  return true;
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/types.hpp>
@@ -10,6 +11,8 @@
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/tool/simulated_allocator.hpp>
 
 namespace replay {
 
@@ -23,6 +26,10 @@ struct restoring {
   class state;
   template <typename Allocator>
   class door;
+
+  /// What an allocator of any recipe offers of it. The allocator must have private pools, too.
+  template <typename Allocator>
+  [[nodiscard]] static tessera::tool::detail::recorded_memory recorded_memory_of(Allocator& in) noexcept;
 };
 
 /// It keeps nothing: it knows only the allocator.
@@ -168,5 +175,24 @@ class restoring::door {
  private:
   Allocator* in_;
 };
+
+template <typename Allocator>
+tessera::tool::detail::recorded_memory restoring::recorded_memory_of(Allocator& in) noexcept {
+  using tessera::pool_id;
+  using tessera::segment_view;
+  using tessera::extension::private_pools;
+  return {
+      .reserve = {in, [](Allocator& a, const segment_view& first,
+                         std::size_t size) { return a.template get<restoring>().reserve(first, size); }},
+      .restore = {in,
+                  [](Allocator& a, const segment_view& s, std::size_t size,
+                     std::span<const tessera::block_view> blocks) {
+                    return a.template get<restoring>().restore(s, size, blocks);
+                  }},
+      .create_pool = {in, [](Allocator& a) { return a.template get<private_pools>().create(); }},
+      .open_pool = {in, [](Allocator& a, pool_id to) { return a.template get<private_pools>().open(to); }},
+      .close_pool = {in, [](Allocator& a, pool_id to) { return a.template get<private_pools>().close(to); }},
+      .has_ranges = Allocator::has_ranges};
+}
 
 }  // namespace replay

@@ -39,8 +39,9 @@ struct alternatives {};
 
 namespace tessera::inline v0_1::tool::detail {
 
-template <typename Recipe>
-any_recipe::any_recipe(std::shared_ptr<const recipe::policies<Recipe>> settings)
+template <typename Recipe, typename... Extension>
+any_recipe::any_recipe(std::shared_ptr<const recipe::policies<Recipe>> settings,
+                       std::type_identity<void(Extension...)>)
     : has_ranges(*settings, [](const auto&) { return Recipe::growth::backend::has_ranges; }),
       composed(*settings,
                []([[maybe_unused]] const auto& p) -> std::optional<composition> {
@@ -53,10 +54,16 @@ any_recipe::any_recipe(std::shared_ptr<const recipe::policies<Recipe>> settings)
       type_name_(&tessera::detail::recipe_name<Recipe>),
       make_(*settings,
             [](const auto& p, provider::simulated_device device, const made_with& with) {
-              return simulated_allocator::make<Recipe>(std::move(device), p, with);
+              return simulated_allocator::make<Recipe, Extension...>(std::move(device), p, with);
             }),
       is_equal_(*settings,
                 [](const auto& p, const void* other) { return p == *static_cast<decltype(&p)>(other); }) {}
+
+template <typename Recipe, typename... Extension>
+any_recipe any_recipe::of(const recipe::policies<Recipe>& settings) {
+  return {std::make_shared<const recipe::policies<Recipe>>(settings),
+          std::type_identity<void(Extension...)>{}};
+}
 
 /// Sets limits in policies.
 ///   Returns:  the text of an error, or an empty one

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -24,13 +25,9 @@ struct own_policies;
 /// A recipe under settings, of any type.
 class any_recipe {
  public:
-  /// any_recipe.hpp defines it.
-  template <typename Recipe>
-  explicit any_recipe(std::shared_ptr<const recipe::policies<Recipe>> settings);
-  template <typename Recipe>
-  [[nodiscard]] static any_recipe of(const recipe::policies<Recipe>& settings) {
-    return any_recipe(std::make_shared<const recipe::policies<Recipe>>(settings));
-  }
+  /// Its allocators have these extensions beside their own. any_recipe.hpp defines it.
+  template <typename Recipe, typename... Extension>
+  [[nodiscard]] static any_recipe of(const recipe::policies<Recipe>& settings);
 
   [[nodiscard]] simulated_allocator make(provider::simulated_device device,
                                          const made_with& with = {}) const {
@@ -50,6 +47,10 @@ class any_recipe {
   }
 
  private:
+  template <typename Recipe, typename... Extension>
+  any_recipe(std::shared_ptr<const recipe::policies<Recipe>> settings,
+             std::type_identity<void(Extension...)>);
+
   std::shared_ptr<const void> settings_;
   std::string (*type_name_)();
   call<simulated_allocator(provider::simulated_device, const made_with&)> make_;

@@ -96,14 +96,19 @@ simulated_allocator::simulated_allocator(A& made)
   }
 }
 
-template <typename Recipe>
+template <typename Recipe, typename... Extension>
 simulated_allocator simulated_allocator::make(provider::simulated_device device,
                                               const recipe::policies<Recipe>& settings,
                                               const made_with& with) {
-  using allocator = typename simulated<Recipe, watched>::type;
+  using allocator = typename simulated<Recipe, watched, Extension...>::type;
   const watched reports{with.observer};
-  if (with.plan == nullptr) return own(new allocator(std::move(device), settings, reports));
-  return own(new plan::planned<allocator>(*with.plan, std::move(device), settings, reports));
+  if (with.plan != nullptr)
+    return simulated_allocator(
+        *new plan::planned<allocator>(*with.plan, std::move(device), settings, reports));
+  auto& in = *new allocator(std::move(device), settings, reports);
+  simulated_allocator made(in);
+  ((made.recorded = Extension::recorded_memory_of(in)), ...);
+  return made;
 }
 
 }  // namespace tessera::inline v0_1::tool::detail

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -55,6 +56,17 @@ struct totals {
   plan::plan_usage by_plan{};
 };
 
+/// Puts recorded memory into an empty allocator. An extension of the tool's own defines these calls.
+struct recorded_memory {
+  /// Each takes a place, and a block size for which growth would take a segment there.
+  ///   Returns:  the address, or 0
+  call<std::uintptr_t(const segment_view&, std::size_t size) noexcept> reserve;
+  call<std::uintptr_t(const segment_view&, std::size_t size, std::span<const block_view>) noexcept> restore;
+  call<pool_id()> create_pool;
+  call<bool(pool_id) noexcept> open_pool, close_pool;
+  bool has_ranges = false;
+};
+
 /// What a simulated allocator has beside its recipe.
 struct made_with {
   const plan::memory_plan* plan =
@@ -73,16 +85,10 @@ class simulated_allocator {
 
  public:
   /// Makes one; simulated.hpp defines it.
-  template <typename Recipe>
+  template <typename Recipe, typename... Extension>
   [[nodiscard]] static simulated_allocator make(provider::simulated_device device,
                                                 const recipe::policies<Recipe>& settings,
                                                 const made_with& with);
-  /// Takes an allocator that has further extensions; simulated.hpp defines it.
-  template <typename Allocator>
-  [[nodiscard]] static simulated_allocator own(Allocator* made) {
-    return simulated_allocator(*made);
-  }
-
   [[nodiscard]] provider::simulated_device& provider() noexcept { return *device_; }
   call<void*(std::size_t bytes, stream_id stream) noexcept> try_allocate;
   call<void(void* p) noexcept> deallocate;
@@ -100,6 +106,8 @@ class simulated_allocator {
   /// Looks up the live block at an address, as observe::live_block_at does.
   call<block_view(const void* p) noexcept> live_block_at;
   call<observe::snapshot()> take_snapshot;
+  /// Empty unless the recipe is made with an extension that restores, and without a plan.
+  recorded_memory recorded;
 
  private:
   friend trace::pool_operations<simulated_allocator>;
