@@ -368,7 +368,7 @@ TEST(tune, continues_if_no_caching_recipe_completes) {
 
 TEST(tune, keeps_the_host_limit_if_no_recipe_keeps_the_device_limit) {
   trace::recording recording = read("gnn_sage");
-  recording.events.resize(recording.events.size() / tessera::by_day(16u, 4u));
+  recording.events.resize(recording.events.size() / tessera::by_day(32u, 4u));
   const trace::program program(recording);
   const std::size_t capacity = program.peak_live() + program.peak_live() / 500;
   const advice given =
