@@ -44,8 +44,8 @@ template <typename Family, typename F>
   return {};
 }
 
-/// Makes the recipe of a family that the settings choose. Says which of the given settings have no effect. Its allocators have
-/// these extensions beside their own.
+/// Makes the recipe of a family that the settings choose. Says which of the given settings have no effect. The
+/// allocators of the recipe have further extensions.
 template <typename Family, typename... Extension>
 [[nodiscard]] recipe_or_error configure_in(const recipe_entry& as, const std::string& conf,
                                            const memory_limits& limits) {

@@ -22,6 +22,7 @@
 #include <tessera/trace/recording.hpp>
 
 #include "restoring.hpp"
+#include "start_state.hpp"
 #include "verification.hpp"
 
 namespace replay {
@@ -173,11 +174,6 @@ class recorded_pool {
   /// Restores a segment, or a mapped run of the range that begins at `range`.
   ///   Returns:  false if the recipe could not have such blocks or pages, or host memory ran out
   [[nodiscard]] bool adopt(const observe::snapshot::segment& s, std::uint64_t range) {
-    std::vector<block_view> blocks;
-    for (const observe::snapshot::block& b : s.blocks) {
-      const std::size_t requested = b.requested == 0 || b.requested > b.size ? b.size : b.requested;
-      blocks.push_back({.bytes = b.size, .requested = b.active() ? requested : 0});
-    }
     const segment whole{s.address, s.size};
     if constexpr (maps) {
       provider().expect_range(range);
@@ -186,7 +182,8 @@ class recorded_pool {
     } else {
       provider().expect(whole);
     }
-    return restoring_.restore(place_of(whole, s.large, s.stream), s.large ? s.size : 1, blocks) != 0;
+    return restoring_.restore(place_of(whole, s.large, s.stream), s.large ? s.size : 1, views_of(s.blocks)) !=
+           0;
   }
 
   /// Adds memory that the recorded allocator acquired for the next request.

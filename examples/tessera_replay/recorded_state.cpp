@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -70,11 +69,7 @@ template <typename Recipe>
   for (std::size_t i = 0; i < state.segments.size(); ++i) {
     const tessera::observe::snapshot::segment& s = state.segments[i];
     if (s.expandable != to.has_ranges) return {};
-    std::vector<tessera::block_view> blocks;
-    for (const auto& b : s.blocks) {
-      const std::size_t requested = b.requested == 0 || b.requested > b.size ? b.size : b.requested;
-      blocks.push_back({.bytes = b.size, .requested = b.active() ? requested : 0});
-    }
+    const std::vector<tessera::block_view> blocks = views_of(s.blocks);
     tessera::pool_id scope{};
     if (s.pool != tessera::observe::snapshot::pool_id{}) {
       const auto [at, is_new] = made.try_emplace(s.pool);
@@ -124,16 +119,13 @@ bool replay::with_recorded_state(const tessera::observe::snapshot& source, std::
                                  std::size_t entry, const run_settings& used,
                                  const std::function<void(simulated_allocator&, const restored_state&)>& f) {
   read_result<recorded_state> state;
-  const auto find_in = [&]<typename Family>(std::type_identity<Family>) {
-    return choose_in<Family>("", used.conf,
-                             [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
-                               state = find_state<Recipe>(source, device, entry, settings);
-                             });
+  const auto find = [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
+    state = find_state<Recipe>(source, device, entry, settings);
   };
-  std::string wrong = "no recipe of PyTorch";
-  if (used.recipe == "pytorch") wrong = find_in(std::type_identity<tessera::recipe::pytorch_family>{});
-  if (used.recipe == "pytorch_2_14")
-    wrong = find_in(std::type_identity<tessera::recipe::pytorch_2_14_family>{});
+  const bool is_newer = used.recipe == "pytorch_2_14";
+  if (!is_newer && used.recipe != "pytorch") return false;
+  const std::string wrong = is_newer ? choose_in<tessera::recipe::pytorch_2_14_family>("", used.conf, find)
+                                     : choose_in<tessera::recipe::pytorch_family>("", used.conf, find);
   const auto* const found = std::get_if<recorded_state>(&state);
   if (!wrong.empty() || found == nullptr) return false;
   const recipe_or_error recipe = used.known->choose(used.recipe, used.conf, {{}, used.limit});

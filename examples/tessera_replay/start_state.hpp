@@ -42,6 +42,16 @@ struct start_state {
   std::vector<memory_owner> owners;                  ///< of the memory of each entry; none for an oom
 };
 
+/// The blocks of a segment, as an allocator restores them. A block in use whose requested size is unknown requests all of it.
+[[nodiscard]] inline std::vector<block_view> views_of(const std::vector<observe::snapshot::block>& recorded) {
+  std::vector<block_view> blocks;
+  for (const observe::snapshot::block& b : recorded) {
+    const std::size_t requested = b.requested == 0 || b.requested > b.size ? b.size : b.requested;
+    blocks.push_back({.bytes = b.size, .requested = b.active() ? requested : 0});
+  }
+  return blocks;
+}
+
 /// Finds the start state by undoing the entries, from the state at the end. A history is bounded, so older
 /// entries are lost.
 class start_finder {

@@ -25,7 +25,7 @@ struct own_policies;
 /// A recipe under settings, of any type.
 class any_recipe {
  public:
-  /// Its allocators have these extensions beside their own. any_recipe.hpp defines it.
+  /// Makes one whose allocators have further extensions. any_recipe.hpp defines it.
   template <typename Recipe, typename... Extension>
   [[nodiscard]] static any_recipe of(const recipe::policies<Recipe>& settings);
 

@@ -56,10 +56,11 @@ struct totals {
   plan::plan_usage by_plan{};
 };
 
-/// Puts recorded memory into an empty allocator. An extension of the tool's own defines these calls.
+/// Puts recorded memory into an empty allocator, which has an extension that can. The extension defines these calls.
 struct recorded_memory {
-  /// Each takes a place, and a block size for which growth would take a segment there.
-  ///   Returns:  the address, or 0
+  /// Both take a segment without an address or with the one that it must have, and a block size for which growth would take
+  /// such a segment. reserve() takes addresses alone.
+  ///   Returns:  the address; 0 if it cannot be had
   call<std::uintptr_t(const segment_view&, std::size_t size) noexcept> reserve;
   call<std::uintptr_t(const segment_view&, std::size_t size, std::span<const block_view>) noexcept> restore;
   call<pool_id()> create_pool;
@@ -84,11 +85,12 @@ class simulated_allocator {
   provider::simulated_device* device_;
 
  public:
-  /// Makes one; simulated.hpp defines it.
+  /// Makes one; simulated.hpp defines it. Each extension of the tool has a function `recorded_memory_of(allocator)`.
   template <typename Recipe, typename... Extension>
   [[nodiscard]] static simulated_allocator make(provider::simulated_device device,
                                                 const recipe::policies<Recipe>& settings,
                                                 const made_with& with);
+
   [[nodiscard]] provider::simulated_device& provider() noexcept { return *device_; }
   call<void*(std::size_t bytes, stream_id stream) noexcept> try_allocate;
   call<void(void* p) noexcept> deallocate;
