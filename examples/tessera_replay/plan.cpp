@@ -7,11 +7,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/memory_plan.hpp>
+#include <tessera/plan/planned.hpp>
+#include <tessera/tool/simulated.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "capacity.hpp"
@@ -196,6 +199,23 @@ replay::read_result<std::optional<tessera::plan::made_plan>> replay::read_plan(c
   auto read = tessera::plan::read_csv(std::get<std::string>(text), args.plan);
   if (auto* const wrong = std::get_if<input_error>(&read)) return std::move(*wrong);
   return std::optional(std::move(std::get<tessera::plan::made_plan>(read)));
+}
+
+replay::simulated_allocator replay::simulated_allocator::with_plan(simulated_allocator inside,
+                                                                   const tessera::plan::memory_plan& plan) {
+  using allocator = tessera::plan::planned<simulated_allocator>;
+  auto& made = *new allocator(plan, std::move(inside));
+  simulated_allocator result(made);
+  result.for_each_block = {made, [](allocator& a, auto f) {
+                             a.inner().for_each_block(f);
+                             a.visit_plan([f](const auto& planned) { planned.for_each_block(f); });
+                           }};
+  result.live_block_at = {made, [](allocator& a, const void* p) {
+                            tessera::block_view found{};
+                            a.visit_plan([&](const auto& planned) { found = planned.live_block_at(p); });
+                            return found.bytes > 0 ? found : a.inner().live_block_at(p);
+                          }};
+  return result;
 }
 
 std::string replay::plan_note(const tessera::plan::memory_plan& plan,

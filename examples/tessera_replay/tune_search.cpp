@@ -329,3 +329,14 @@ void search::run() {
 }
 
 }  // namespace replay::tune
+
+// With one stream, reuse across streams makes no difference.
+tessera::law::growth_witness tessera::tool::detail::growth_of(const composition& c) noexcept {
+  return std::visit(
+      [&]<typename Growth>(const Growth& growth) {
+        using recipe = replay::tune::chosen_when_run<Growth, false>;
+        return law::growth_is_bounded<recipe>(
+            {c.rounding, c.pools, {c.streams}, c.split, c.pages, growth, c.eviction, c.recovery});
+      },
+      c.growth.chosen);
+}

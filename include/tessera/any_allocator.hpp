@@ -45,6 +45,74 @@ inline constexpr extension_access<E> access_to = {
     },
     [](void* a, const auto& made) noexcept { static_cast<A*>(a)->note_change(made); }};
 
+/// The access to an extension of an allocator, or null if it does not offer it.
+template <typename E, typename A>
+[[nodiscard]] constexpr const void* find_access() noexcept {
+  if constexpr (offers<A, E>) return &access_to<E, A>;
+  return nullptr;
+}
+/// Gives a class that hides the type of an allocator the calls by which doors reach its extensions. The class defines
+/// `object()`, the allocator, `access<E>()`, which is null without the extension, and `why_missing<E>`, which says so.
+template <typename Self>
+class hidden_extensions {
+ public:
+  template <typename E>
+  static constexpr bool has = is_one_of<E, extension::private_pools, extension::sleep_mode>;
+  /// Why it does not offer an extension, as that of a front end.
+  template <typename E>
+  using refused = void;
+  /// The calls of sleep_mode exist; that they fail if the recipe maps no memory into ranges is known at run time only.
+  static constexpr bool has_ranges = true;
+  /// What an extension offers. If the allocator does not have it, the calls do nothing and say so.
+  template <typename E, typename Me = Self>
+  [[nodiscard]] auto get() const noexcept -> decltype(open_door<E>(std::declval<const Me&>())) {
+    return open_door<E>(self());
+  }
+
+  // The doors use the next functions, as those of a caching_allocator. Without the extension, f is not called.
+
+  /// Calls f(state). If there are several states, all give the same answer.
+  template <typename E, typename F>
+  auto visit_extension(F f) const noexcept {
+    decltype(f(std::declval<const typename E::calls&>())) answer{};
+    if (const auto* const to = access<E>())
+      to->read(self().object(), [&](const auto& state) { answer = f(state); });
+    return answer;
+  }
+  /// Calls f(state), and adds up the answers if there are several states.
+  template <typename E, typename F>
+  auto add_up_extension(F f) const noexcept {
+    decltype(f(std::declval<const typename E::calls&>())) sum{};
+    if (const auto* const to = access<E>())
+      to->read(self().object(), [&](const auto& state) { sum += f(state); });
+    return sum;
+  }
+  /// Calls f(state); if there are several states and one fails, calls undo(state) for those before.
+  template <typename E, typename F, typename Undo = ignore_arguments>
+  auto change_extension(F f, Undo undo = {}) const noexcept {
+    decltype(f(std::declval<const typename E::calls&>())) result{};
+    outcome& of_all = result;
+    const auto* const to = access<E>();
+    of_all = to == nullptr
+                 ? outcome{Self::template why_missing<E>}
+                 : to->change(self().object(), [&](auto& state) { return result = f(state); }, undo);
+    return result;
+  }
+  template <typename Note>
+  void note_change(const Note& made) const noexcept {
+    access<typename Note::extension>()->note(self().object(), made);
+  }
+
+ private:
+  friend Self;
+  hidden_extensions() = default;
+  [[nodiscard]] const Self& self() const noexcept { return static_cast<const Self&>(*this); }
+  template <typename E>
+  [[nodiscard]] const extension_access<E>* access() const noexcept {
+    return static_cast<const extension_access<E>*>(self().template access_of<E>());
+  }
+};
+
 /// An allocator of one device. A per_device has several: use front(d) of one.
 template <typename Allocator>
 concept is_allocator_of_one_device = requires(Allocator& a, void* p, std::size_t bytes, stream_id stream) {
@@ -93,7 +161,7 @@ namespace tessera::inline v0_1 {
 ///
 ///   Requires:  the allocator outlives it and does not move
 ///   Cost:      one indirect call; it allocates nothing
-class any_allocator {
+class any_allocator : public detail::hidden_extensions<any_allocator> {
  public:
   /// Refers to an allocator. Converts from any allocator of one device, so functions may take an
   /// any_allocator.
@@ -136,53 +204,13 @@ class any_allocator {
   // Extensions.
 
   template <typename E>
-  static constexpr bool has = detail::is_one_of<E, extension::private_pools, extension::sleep_mode>;
+  static constexpr const char* why_missing = "the allocator has no such extension";
   template <typename E>
   using refused = std::conditional_t<
-      has<E>, void,
+      any_allocator::has<E>, void,
       std::conditional_t<std::is_same_v<E, extension::pool_upstream>,
                          detail::missing::any_allocator_forwards_no_pool_upstream,
                          detail::missing::any_allocator_forwards_only_private_pools_and_sleep_mode>>;
-  /// The calls of sleep_mode exist; that they fail if the recipe maps no memory into ranges is known at run time only.
-  static constexpr bool has_ranges = true;
-  /// What an extension offers. If the allocator does not have it, the calls do nothing and say so.
-  template <typename E>
-  [[nodiscard]] auto get() const noexcept
-      -> decltype(detail::open_door<E>(std::declval<const any_allocator&>())) {
-    return detail::open_door<E>(*this);
-  }
-
-  // The doors use the next functions, as those of a caching_allocator. Without the extension, f is not called.
-
-  /// Calls f(state). If there are several states, all give the same answer.
-  template <typename E, typename F>
-  auto visit_extension(F f) const noexcept {
-    decltype(f(std::declval<const typename E::calls&>())) answer{};
-    if (const auto* const to = access<E>())
-      to->read(allocator_, [&](const auto& state) { answer = f(state); });
-    return answer;
-  }
-  /// Calls f(state), and adds up the answers if there are several states.
-  template <typename E, typename F>
-  auto add_up_extension(F f) const noexcept {
-    decltype(f(std::declval<const typename E::calls&>())) sum{};
-    if (const auto* const to = access<E>()) to->read(allocator_, [&](const auto& state) { sum += f(state); });
-    return sum;
-  }
-  /// Calls f(state); if there are several states and one fails, calls undo(state) for those before.
-  template <typename E, typename F, typename Undo = detail::ignore_arguments>
-  auto change_extension(F f, Undo undo = {}) const noexcept {
-    decltype(f(std::declval<const typename E::calls&>())) result{};
-    outcome& of_all = result;
-    const auto* const to = access<E>();
-    of_all = to == nullptr ? outcome{"the allocator has no such extension"}
-                           : to->change(allocator_, [&](auto& state) { return result = f(state); }, undo);
-    return result;
-  }
-  template <typename Note>
-  void note_change(const Note& made) const noexcept {
-    access<typename Note::extension>()->note(allocator_, made);
-  }
 
   /// Whether both refer to the same allocator, as the same type: a front end and the allocator inside may share an
   /// address. Shared objects with hidden names count as having types of their own.
@@ -209,15 +237,11 @@ class any_allocator {
   [[nodiscard]] static Allocator& to(void* allocator) noexcept {
     return *static_cast<Allocator*>(allocator);
   }
+  friend detail::hidden_extensions<any_allocator>;
+  [[nodiscard]] void* object() const noexcept { return allocator_; }
   template <typename E>
-  [[nodiscard]] const detail::extension_access<E>* access() const noexcept {
-    return static_cast<const detail::extension_access<E>*>(
-        std::is_same_v<E, extension::private_pools> ? calls_->private_pools : calls_->sleep_mode);
-  }
-  template <typename E, typename A>
-  [[nodiscard]] static constexpr const void* find_access() noexcept {
-    if constexpr (detail::offers<A, E>) return &detail::access_to<E, A>;
-    return nullptr;
+  [[nodiscard]] const void* access_of() const noexcept {
+    return std::is_same_v<E, extension::private_pools> ? calls_->private_pools : calls_->sleep_mode;
   }
   template <typename A>
   static constexpr call_table calls_of = {
@@ -237,8 +261,8 @@ class any_allocator {
       },
       [](void* a) noexcept { return to<A>(a).current_usage(); },
       [](void* a) noexcept { return to<A>(a).audit(); },
-      find_access<extension::private_pools, A>(),
-      find_access<extension::sleep_mode, A>()};
+      detail::find_access<extension::private_pools, A>(),
+      detail::find_access<extension::sleep_mode, A>()};
 
   void* allocator_;
   const call_table* calls_;

@@ -96,9 +96,6 @@ class failure_survey {
     for (const page_kind& kind : settings_.pages.backing(backed))
       report_.pages_fall_back = kind.size == page_kind::page_size::normal;
     report_.split_limit = settings_.split.oversize_from();
-    // The search can take 10 ms with a front end's lock held. Without much idle memory, nothing has grown.
-    if (report_.now.cached >= report_.now.allocated)
-      report_.growth = law::growth_is_bounded<Recipe>(settings_);
   }
 
   /// Adds the free blocks and why they could not serve, and the bytes that live blocks waste.
@@ -334,12 +331,24 @@ inline void add_hints(observe::oom_report& report) noexcept {
   if (!report.exceeds_max_request() && !report.rule) advisor.add_all();
 }
 
+/// Tells whether the growth of a recipe has a bound.
+struct growth_by_law {
+  template <typename Recipe>
+  [[nodiscard]] law::growth_witness operator()(const recipe::policies<Recipe>& settings) const noexcept {
+    return law::growth_is_bounded<Recipe>(settings);
+  }
+};
+
 /// Returns the report of one caching_allocator, without hints.
-template <typename Allocator>
+template <typename Allocator, typename FindGrowth>
 [[nodiscard, gnu::noinline, gnu::cold]] observe::oom_report survey_of(Allocator& allocator, std::size_t bytes,
-                                                                      stream_id stream) noexcept {
+                                                                      stream_id stream,
+                                                                      FindGrowth find_growth) noexcept {
   observe::oom_report report =
       failure_survey(detail::introspect(allocator), allocator.policies(), bytes, stream).report();
+  // The search can take 10 ms with a front end's lock held. Without much idle memory, nothing has grown.
+  if (!report.exceeds_max_request() && report.now.cached >= report.now.allocated)
+    report.growth = find_growth(allocator.policies());
   const out_of_memory failure = allocator.make_out_of_memory(bytes, stream);
   (failure.numbers().by_extension ? report.rule : report.refused) = failure.numbers().refused;
   return report;
@@ -386,14 +395,16 @@ void add_plan(observe::oom_report& report, const Plan& plan) noexcept {
 
 /// Returns the report of an allocator with arenas: the report of the arena of `stream`, plus the memory of
 /// the other arenas.
-template <typename Allocator>
-[[nodiscard]] observe::oom_report survey_of_arenas(Allocator& allocator, std::size_t bytes,
-                                                   stream_id stream) noexcept {
+template <typename Allocator, typename FindGrowth>
+[[nodiscard]] observe::oom_report survey_of_arenas(Allocator& allocator, std::size_t bytes, stream_id stream,
+                                                   FindGrowth find_growth) noexcept {
   observe::oom_report report{
       .requested = bytes, .stream = stream, .block = bytes, .segment = bytes, .wanted = bytes};
+  const auto no_growth = [](const auto&) { return law::growth_witness{}; };
   allocator.visit_arenas(stream, [&](auto& arena, bool is_own) {
-    if (is_own) report = survey_of(arena, bytes, stream);
-    if (!is_own && !report.exceeds_max_request()) add_arena(report, survey_of(arena, bytes, stream));
+    if (is_own) report = survey_of(arena, bytes, stream, find_growth);
+    if (!is_own && !report.exceeds_max_request())
+      add_arena(report, survey_of(arena, bytes, stream, no_growth));
   });
   report.available =
       (std::min)(report.available, observe::oom_report::above(report.capacity, report.now.reserved));
@@ -402,21 +413,34 @@ template <typename Allocator>
 }
 
 /// Returns the report of an allocator of any kind, without hints.
-template <typename Allocator>
-[[nodiscard]] observe::oom_report survey_of_any(Allocator& allocator, std::size_t bytes,
-                                                stream_id stream) noexcept {
+template <typename Allocator, typename FindGrowth>
+[[nodiscard]] observe::oom_report survey_of_any(Allocator& allocator, std::size_t bytes, stream_id stream,
+                                                FindGrowth find_growth) noexcept {
   observe::oom_report report{};
   if constexpr (requires { detail::introspect(allocator); }) {
-    report = survey_of(allocator, bytes, stream);
+    report = survey_of(allocator, bytes, stream, find_growth);
   } else if constexpr (requires { allocator.visit_arenas(stream, ignore_arguments{}); }) {
-    report = survey_of_arenas(allocator, bytes, stream);
+    report = survey_of_arenas(allocator, bytes, stream, find_growth);
   } else if constexpr (requires { allocator.visit(ignore_arguments{}); }) {
-    allocator.visit([&](auto& inner) { report = survey_of_any(inner, bytes, stream); });
+    allocator.visit([&](auto& inner) { report = survey_of_any(inner, bytes, stream, find_growth); });
   } else if constexpr (requires { allocator.inner(); }) {
-    report = survey_of_any(allocator.inner(), bytes, stream);
+    report = survey_of_any(allocator.inner(), bytes, stream, find_growth);
   } else {
-    allocator.for_each_allocator([&](auto& inner) { report = survey_of(inner, bytes, stream); });
+    allocator.for_each_allocator([&](auto& inner) { report = survey_of(inner, bytes, stream, find_growth); });
   }
+  return report;
+}
+
+/// As observe::explain. find_growth(policies) tells whether their growth has a bound.
+template <typename Allocator, typename FindGrowth>
+[[nodiscard]] observe::oom_report explain_with(Allocator& allocator, std::size_t bytes, stream_id stream,
+                                               FindGrowth find_growth) noexcept {
+  observe::oom_report report = survey_of_any(allocator, bytes, stream, find_growth);
+  report.waited_ms = allocator.make_out_of_memory(bytes, stream).numbers().waited_ms;
+  visit_plan_of(allocator, [&report](const auto& plan) {
+    if (!report.exceeds_max_request()) add_plan(report, plan);
+  });
+  add_hints(report);
   return report;
 }
 
@@ -442,13 +466,7 @@ namespace tessera::inline v0_1::observe {
 ///          policy refuses blocks
 template <typename Allocator>
 [[nodiscard]] oom_report explain(Allocator& allocator, std::size_t bytes, stream_id stream = {}) noexcept {
-  oom_report report = detail::survey_of_any(allocator, bytes, stream);
-  report.waited_ms = allocator.make_out_of_memory(bytes, stream).numbers().waited_ms;
-  detail::visit_plan_of(allocator, [&report](const auto& plan) {
-    if (!report.exceeds_max_request()) detail::add_plan(report, plan);
-  });
-  detail::add_hints(report);
-  return report;
+  return detail::explain_with(allocator, bytes, stream, detail::growth_by_law{});
 }
 
 }  // namespace tessera::inline v0_1::observe

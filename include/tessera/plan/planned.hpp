@@ -38,9 +38,13 @@ struct no_mutex {
   void lock() noexcept {}
   void unlock() noexcept {}
 };
-/// The mutex of a front end around an allocator. A front end inside may lock, so only a caching_allocator needs none.
+/// Whether one thread at a time uses an allocator. A front end may lock, so it is a caching_allocator, or says so itself.
 template <typename Allocator>
-using mutex_like_in = std::conditional_t<is_caching_allocator<Allocator>, no_mutex, std::mutex>;
+inline constexpr bool is_for_one_thread =
+    is_caching_allocator<Allocator> || requires { requires bool(Allocator::is_for_one_thread); };
+/// The mutex of a front end around an allocator.
+template <typename Allocator>
+using mutex_like_in = std::conditional_t<is_for_one_thread<Allocator>, no_mutex, std::mutex>;
 
 /// The hook of a provider adaptor that unlocks a mutex while the device waits for an event. With `Unlocks` false, it
 /// changes nothing: a provider that is not thread-safe has a lock of its own, which must be taken after the mutex.

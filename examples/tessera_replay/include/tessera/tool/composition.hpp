@@ -14,6 +14,7 @@
 #include <tessera/core/types.hpp>
 #include <tessera/detail/containers/function_ref.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
+#include <tessera/law/growth_bound.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/policy/chunks.hpp>
 #include <tessera/policy/grow_by_mapping.hpp>
@@ -488,6 +489,9 @@ template <typename R>
   made.recovery = chosen_at_run_time<any_recovery, own_recovery>(p.recovery);
   return made;
 }
+
+/// As law::growth_is_bounded, of the recipe. It is compiled once, with the verb tune.
+[[nodiscard]] law::growth_witness growth_of(const composition& c) noexcept;
 
 /// Policies that a search tries beside the shipped ones.
 struct own_policies {

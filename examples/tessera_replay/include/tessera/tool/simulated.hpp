@@ -13,9 +13,9 @@
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/recipe.hpp>
+#include <tessera/tool/composition.hpp>
 #include <tessera/tool/simulated_allocator.hpp>
 #include <tessera/trace/recording.hpp>
 
@@ -63,10 +63,24 @@ struct simulated<Recipe, Extension...> {
                                  extension::sleep_mode, Extension...>;
 };
 
+/// Compiles no second allocator for the law if the policies can be chosen at run time.
+struct find_growth {
+  template <typename Recipe>
+  [[nodiscard]] law::growth_witness operator()(const recipe::policies<Recipe>& settings) const noexcept {
+    if constexpr (axis_out_of_search<Recipe>() == nullptr) {
+      return growth_of(composition_of<Recipe>(settings));
+    } else {
+      return law::growth_is_bounded<Recipe>(settings);
+    }
+  }
+};
+
 template <typename A>
 simulated_allocator::simulated_allocator(A& made)
-    : owned_(owned(&made)),
+    : owned_(&made, [](void* p) { delete static_cast<A*>(p); }),
       device_(&made.provider()),
+      private_pools_(tessera::detail::find_access<extension::private_pools, A>()),
+      sleep_mode_(tessera::detail::find_access<extension::sleep_mode, A>()),
       try_allocate(made, [](A& a, std::size_t bytes, stream_id s) { return a.try_allocate(bytes, s); }),
       deallocate(made, [](A& a, void* p) { a.deallocate(p); }),
       try_record_stream(made, [](A& a, void* p, stream_id s) { return a.try_record_stream(p, s); }),
@@ -82,17 +96,17 @@ simulated_allocator::simulated_allocator(A& made)
                    if constexpr (requires { counted.by_plan; }) result.by_plan = counted.by_plan;
                    return result;
                  }),
-      for_each_block(made, [](A& a, auto f) { observe::for_each_block(a, f); }),
-      live_block_at(made, [](A& a, const void* p) { return observe::live_block_at(a, p); }),
-      trim_to_(made, [](A& a, std::size_t keep) { a.trim(keep); }),
-      make_pools_(made, [](A& a) -> pool_runner {
-        using pools = trace::pool_operations<A>;
-        auto* const of = new pools(a);
-        return {owned(of), {*of, [](pools& on, const trace::event& e) { return on.run(e); }}};
-      }) {
+      trim_to_(made, [](A& a, std::size_t keep) { a.trim(keep); }) {
   if constexpr (tessera::detail::is_caching_allocator<A>) {
-    explain = {made, [](A& a, std::size_t bytes, stream_id s) { return observe::explain(a, bytes, s); }};
+    explain = {made, [](A& a, std::size_t bytes, stream_id s) {
+                 return tessera::detail::explain_with(a, bytes, s, find_growth{});
+               }};
+    for_each_block = {made, [](A& a, auto f) { observe::for_each_block(a, f); }};
+    live_block_at = {made, [](A& a, const void* p) { return observe::live_block_at(a, p); }};
     take_snapshot = {made, [](A& a) { return observe::take_snapshot(a); }};
+    trim_without_waiting = {made, [](A& a) { a.trim_without_waiting(); }};
+    on_pressure = {made, [](A& a, auto... given) { return a.on_pressure(given...); }};
+    delays_reuse = {made, [](A& a, auto... given) { return a.delays_reuse(given...); }};
   }
 }
 
@@ -101,12 +115,9 @@ simulated_allocator simulated_allocator::make(provider::simulated_device device,
                                               const recipe::policies<Recipe>& settings,
                                               const made_with& with) {
   using allocator = typename simulated<Recipe, watched, Extension...>::type;
-  const watched reports{with.observer};
-  if (with.plan != nullptr)
-    return simulated_allocator(
-        *new plan::planned<allocator>(*with.plan, std::move(device), settings, reports));
-  auto& in = *new allocator(std::move(device), settings, reports);
+  auto& in = *new allocator(std::move(device), settings, watched{with.observer});
   simulated_allocator made(in);
+  if (with.plan != nullptr) return with_plan(std::move(made), *with.plan);
   ((made.recorded = Extension::recorded_memory_of(in)), ...);
   return made;
 }

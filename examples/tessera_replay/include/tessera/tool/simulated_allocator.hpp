@@ -9,8 +9,11 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/any_allocator.hpp>
 #include <tessera/core/types.hpp>
 #include <tessera/detail/containers/function_ref.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/observe/oom_report.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/plan/memory_plan.hpp>
@@ -77,12 +80,13 @@ struct made_with {
 
 /// Owns a simulated allocator of any recipe.
 ///
-/// It has what trace::replay and the commands need. A call costs one indirect call, with every recipe. An allocator with a
-/// plan has no explain and no take_snapshot.
-class simulated_allocator {
-  using owner = std::unique_ptr<void, void (*)(void*)>;
-  owner owned_;
+/// It has what trace::replay, plan::planned and the commands need. A call costs one indirect call, with every recipe. An
+/// allocator with a plan has no explain and no take_snapshot.
+class simulated_allocator : public tessera::detail::hidden_extensions<simulated_allocator> {
+  std::unique_ptr<void, void (*)(void*)> owned_;
   provider::simulated_device* device_;
+  const void* private_pools_;  // its extension_access, or null
+  const void* sleep_mode_;
 
  public:
   /// Makes one; simulated.hpp defines it. Each extension of the tool has a function `recorded_memory_of(allocator)`.
@@ -92,6 +96,10 @@ class simulated_allocator {
                                                 const made_with& with);
 
   [[nodiscard]] provider::simulated_device& provider() noexcept { return *device_; }
+  template <typename F>
+  decltype(auto) visit_provider(F f) {
+    return f(*device_);
+  }
   call<void*(std::size_t bytes, stream_id stream) noexcept> try_allocate;
   call<void(void* p) noexcept> deallocate;
   /// Returns false if there is no such block, or if it sleeps.
@@ -110,43 +118,33 @@ class simulated_allocator {
   call<observe::snapshot()> take_snapshot;
   /// Empty unless the recipe is made with an extension that restores, and without a plan.
   recorded_memory recorded;
+  template <typename E>
+  static constexpr const char* why_missing =
+      std::is_same_v<E, extension::sleep_mode> ? "the allocator cannot sleep"
+                                               : "the allocator has no such extension";
+
+  // What a plan asks of the allocator inside it; one with a plan has none.
+
+  static constexpr bool is_for_one_thread = true;
+  call<void() noexcept> trim_without_waiting;
+  call<bool(bool (*callback)(void* context) noexcept, void* context) noexcept> on_pressure;
+  call<bool(stream_id owner, stream_id user) noexcept> delays_reuse;
 
  private:
-  friend trace::pool_operations<simulated_allocator>;
-  /// Executes the operations of a recording on private pools.
-  struct pool_runner {
-    owner owned;
-    call<trace::pool_outcome(const trace::event&)> run;
-  };
-  template <typename T>
-  [[nodiscard]] static owner owned(T* made) noexcept {
-    return owner(made, [](void* p) { delete static_cast<T*>(p); });
-  }
+  friend tessera::detail::hidden_extensions<simulated_allocator>;
   template <typename Allocator>
   explicit simulated_allocator(Allocator& made);
+  /// An allocator that serves a plan. It is compiled once, with the verb plan, because it knows no recipe.
+  [[nodiscard]] static simulated_allocator with_plan(simulated_allocator inside,
+                                                     const plan::memory_plan& plan);
+
+  [[nodiscard]] void* object() const noexcept { return owned_.get(); }
+  template <typename E>
+  [[nodiscard]] const void* access_of() const noexcept {
+    return std::is_same_v<E, extension::private_pools> ? private_pools_ : sleep_mode_;
+  }
 
   call<void(std::size_t keep) noexcept> trim_to_;
-  call<pool_runner()> make_pools_;
 };
 
 }  // namespace tessera::inline v0_1::tool::detail
-
-namespace tessera::inline v0_1::trace {
-
-/// Executes the operations of a recording on the private pools of an allocator of any recipe.
-template <>
-class pool_operations<tool::detail::simulated_allocator> {
-  using allocator = tool::detail::simulated_allocator;
-
- public:
-  static constexpr bool can_sleep =
-      true;  // so replay calls try_record_stream, which refuses a block that sleeps
-
-  explicit pool_operations(allocator& in) : of_(in.make_pools_()) {}
-  pool_outcome run(const event& e) { return of_.run(e); }
-
- private:
-  allocator::pool_runner of_;
-};
-
-}  // namespace tessera::inline v0_1::trace
