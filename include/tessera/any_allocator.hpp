@@ -102,6 +102,7 @@ class hidden_extensions {
   void note_change(const Note& made) const noexcept {
     access<typename Note::extension>()->note(self().object(), made);
   }
+  bool operator==(const hidden_extensions&) const = default;
 
  private:
   friend Self;

@@ -339,8 +339,16 @@ class caching_allocator {
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return manager_.metadata_bytes() + backend_.metadata_bytes();
   }
-  /// Checks every invariant.
-  ///   Returns:  null, or the first broken invariant as text
+  /// Checks, in a walk over all blocks, what must hold between two calls:
+  ///
+  ///   * neighbours touch, and free ones of a list are coalesced
+  ///   * each free block is in its list once, and the list is in its order
+  ///   * a live block is found by its address, and is as large as its request
+  ///   * a pending block awaits an event
+  ///   * statistics and groups count what the walk finds
+  ///   * each extension keeps its own rules, such as that no free block has faulty bytes
+  ///
+  ///   Returns:  null, or the first rule that is broken
   ///   Cost:     linear in the blocks
   [[nodiscard]] const char* audit() const noexcept {
     if (const char* const broken = extensions_.audit(); broken != nullptr) return broken;
