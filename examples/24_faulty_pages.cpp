@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <vector>
 
-#include <tessera/extension/quarantine.hpp>
+#include <tessera/extension/faulty_memory.hpp>
 #include <tessera/interop/erase_stream.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -14,9 +14,9 @@ using namespace tessera::literals;
 
 namespace {
 
-using tessera::extension::quarantine;
+using tessera::extension::faulty_memory;
 using allocator_type =
-    tessera::caching_allocator<tessera::recipe::torch_npu<>, tessera::provider::simulated_npu, quarantine>;
+    tessera::caching_allocator<tessera::recipe::torch_npu<>, tessera::provider::simulated_npu, faulty_memory>;
 
 constexpr tessera::stream_id compute{1};
 constexpr tessera::stream_id hccl{2};  // of the communication library
@@ -50,7 +50,7 @@ bool erase_the_stream_of_a_collective() {
 /// What a program does after the NPU reported an error at an address.
 bool go_on_after_an_error() {
   allocator_type allocator;
-  auto faults = allocator.get<quarantine>();
+  auto faults = allocator.get<faulty_memory>();
   auto* const activations = static_cast<std::byte*>(allocator.allocate(8_MiB, compute));
   void* const weights = allocator.allocate(8_MiB, compute);  // in the same segment
   if (!faults.mark_faulty(activations + 3_MiB, 4096)) return false;
@@ -79,7 +79,7 @@ bool go_on_after_an_error() {
   allocator.deallocate(weights);
   allocator.trim();
   std::printf("%zu bytes are faulty after trim\n", faults.current_usage().faulty);
-  return around == 3 && faults.current_usage() == tessera::extension::quarantine_usage{} &&
+  return around == 3 && faults.current_usage() == tessera::extension::faulty_memory_usage{} &&
          allocator.audit() == nullptr;
 }
 

@@ -30,7 +30,7 @@ using namespace provider;
 using namespace recipe;
 using device = simulated_device;
 using full = caching_allocator<stitched, device, private_pools, quotas, checkpoints, sleep_mode, registrations<>,
-                               quarantine, observer<history<>>>;
+                               faulty_memory, observer<history<>>>;
 using mapping = mapping_ahead<locked<caching_allocator<recipe::pytorch<\"expandable_segments:True\">, device>>>;
 using host = caching_allocator<recipe::pytorch<>, host_pinned>;
 template <typename... T>
@@ -38,7 +38,7 @@ struct types {};
 using classes = types<
     full, private_pools, locked<full>, per_stream<full>, per_device<locked<full>>, configured<pytorch_family, full>, planned<host>, tagged<full>,
     private_pool<full>, private_pools::door<full>, quotas::door<full>, checkpoints::door<full>, sleep_mode::door<full>,
-    registrations<>::door<full>, no_registry, quarantine::door<full>, quarantine_usage, observer<history<>>::door<full>, background_reclaiming<full>::options, mapping, mapping::watermarks, memory_report, usage, device, host_pinned,
+    registrations<>::door<full>, no_registry, faulty_memory::door<full>, faulty_memory_usage, observer<history<>>::door<full>, background_reclaiming<full>::options, mapping, mapping::watermarks, memory_report, usage, device, host_pinned,
     timed<device>, guarded<host>, guarded<host>::options, policies<stitched>, plan_usage, pool_options, outcome,
     law::provider_check_result, law::provider_trial, cuda_mempool<caching_allocator<cuda_async, device>>, split_below<>, served_request, idle_segment, object_addresses<int>, history<>>;
 using enumerations = types<detail::pool_attribute, sleep_contents, scope_kind, decay_curve, page_preference>;

@@ -16,8 +16,8 @@
 #include <tessera/concurrent/background_reclaiming.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
+#include <tessera/extension/faulty_memory.hpp>
 #include <tessera/extension/private_pools.hpp>
-#include <tessera/extension/quarantine.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/adaptor.hpp>
@@ -222,14 +222,14 @@ TYPED_TEST(captures_of_threads_during_a_release, end_a_trim_with_and_without_fau
     call_log log;
     host_pinned host(host_pinned::options{.capacity = 200_MiB, .pin = host_pinned::pinning::never});
     using allocator =
-        caching_allocator<TypeParam, waiting_device, extension::private_pools, extension::quarantine>;
+        caching_allocator<TypeParam, waiting_device, extension::private_pools, extension::faulty_memory>;
     concurrent::locked<allocator> memory(waiting_device(host, {&log}));
     extension::private_pool pool(memory);
     std::vector<void*> blocks;
     for (int i = 0; i < 4; ++i) blocks.push_back(memory.allocate(30_MiB));
     if (is_faulty) {
       for (void* const p : blocks)
-        ASSERT_TRUE(memory.template get<extension::quarantine>().mark_faulty(p, 64));
+        ASSERT_TRUE(memory.template get<extension::faulty_memory>().mark_faulty(p, 64));
     }
     for (void* const p : blocks) memory.deallocate(p);
     const std::size_t before = memory.current_usage().reserved;

@@ -21,9 +21,9 @@
 #include <tessera/debug/tagged.hpp>
 #include <tessera/debug/thread_checked.hpp>
 #include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/faulty_memory.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/extension/private_pools.hpp>
-#include <tessera/extension/quarantine.hpp>
 #include <tessera/extension/quotas.hpp>
 #include <tessera/extension/registrations.hpp>
 #include <tessera/extension/sleep_mode.hpp>
@@ -47,7 +47,7 @@ struct ignores {
 using heard = extension::observer<deaf>;
 using plain = caching_allocator<stitched, simulated_device, extension::private_pools, extension::quotas,
                                 extension::sleep_mode, extension::checkpoints, extension::registrations<>,
-                                extension::quarantine, heard>;
+                                extension::faulty_memory, heard>;
 
 /// The last part of a type's name, with blanks.
 template <typename T>
@@ -79,14 +79,14 @@ std::string row(const char* name) {
   for (const std::string& each : {cell<extension::private_pools, Front>(), cell<extension::quotas, Front>(),
                                   cell<extension::sleep_mode, Front>(), cell<extension::checkpoints, Front>(),
                                   cell<extension::registrations<>, Front>(),
-                                  cell<extension::quarantine, Front>(), cell<heard, Front>()})
+                                  cell<extension::faulty_memory, Front>(), cell<heard, Front>()})
     line += " " + each + " |";
   return line;
 }
 
 TEST(front_ends, offer_the_extensions_of_the_table_on_the_page) {
   const std::vector<std::string> table{
-      "| front end | private_pools | quotas | sleep_mode | checkpoints | registrations | quarantine | "
+      "| front end | private_pools | quotas | sleep_mode | checkpoints | registrations | faulty_memory | "
       "observer |",
       "|---|---|---|---|---|---|---|---|",
       row<plain>("caching_allocator"),

@@ -14,9 +14,9 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/faulty_memory.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/extension/private_pools.hpp>
-#include <tessera/extension/quarantine.hpp>
 #include <tessera/interop/aligned_request.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/adaptor.hpp>
@@ -201,8 +201,8 @@ TEST(host_memory, that_runs_out_fails_calls_of_a_simulated_device) {
 
 // A free needs no host memory. The whole block is then withheld, until there is host memory again.
 TEST(host_memory, that_has_run_out_serves_no_faulty_memory) {
-  caching_allocator<pytorch<>, simulated_device, extension::quarantine> pool;
-  auto faulty = pool.get<extension::quarantine>();
+  caching_allocator<pytorch<>, simulated_device, extension::faulty_memory> pool;
+  auto faulty = pool.get<extension::faulty_memory>();
   std::vector<void*> live{pool.allocate(3_MiB)};
   auto* const p = static_cast<std::byte*>(pool.allocate(3_MiB));
   for (const std::size_t bytes : {3_MiB, std::size_t{512}}) live.push_back(pool.allocate(bytes));
@@ -232,8 +232,8 @@ void expect_other_faulty_chunks_stay_withheld() {
   for (const std::uint64_t calls : {1u, 2u, 3u, 4u}) {
     bool is_over = false;
     for (std::uint64_t k = 1; !is_over; ++k) {
-      caching_allocator<Recipe, simulated_device, extension::quarantine> pool;
-      auto faulty = pool.template get<extension::quarantine>();
+      caching_allocator<Recipe, simulated_device, extension::faulty_memory> pool;
+      auto faulty = pool.template get<extension::faulty_memory>();
       std::vector<block_handle> live{pool.allocate_by_handle(512)};
       // The block has a chunk of its own, and shares one.
       block_handle freed = pool.allocate_by_handle(20_MiB);
@@ -258,7 +258,7 @@ void expect_other_faulty_chunks_stay_withheld() {
       ASSERT_STREQ(pool.audit(), nullptr) << "with " << calls << " demands from number " << k << " failing";
       (faulty.current_usage().faulty == 1 ? gone : kept) += 1;
       pool.trim();
-      ASSERT_EQ(faulty.current_usage(), (extension::quarantine_usage{1, 512, 0}));
+      ASSERT_EQ(faulty.current_usage(), (extension::faulty_memory_usage{1, 512, 0}));
       for (const block_handle h : live) pool.deallocate(h);
       pool.trim();
       ASSERT_EQ(pool.current_usage().reserved, 0u);

@@ -1,4 +1,4 @@
-// expect: would_fit does not know which memory registrations and quarantine keep from requests
+// expect: would_fit does not know which memory registrations and faulty_memory keep from requests
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/extension/registrations.hpp>
 #include <tessera/observe/would_fit.hpp>

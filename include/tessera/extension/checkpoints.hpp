@@ -327,7 +327,7 @@ class pool_restore {
         if (change < 0 && kept_lists_ == 0) return true;
         free_list* const list = list_of(p, *r);
         if (list == nullptr) return false;
-        list->segments += static_cast<std::size_t>(change);
+        list->users += static_cast<std::size_t>(change);
         kept_lists_ += static_cast<std::size_t>(change);
       }
     }

@@ -197,7 +197,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
       return manager().may_wait() && manager().provider().synchronize(s);
     };
     manager().for_each_list([&](const auto& list) {
-      if (list.segments > 0 && selects(Core::manager::group_of(list))) works = works && finish(list.key);
+      if (list.users > 0 && selects(Core::manager::group_of(list))) works = works && finish(list.key);
     });
     manager().for_each_block([&](const block& b) {
       if (selects(Core::manager::group_of(*b.list)))
@@ -573,7 +573,7 @@ class sleep_mode::door {
   explicit door(Allocator& in) noexcept : in_(&in) {}
 
   /// Puts the default pools and all private pools to sleep: gives back their memory, even under live blocks.
-  /// Addresses and blocks stay. Registered memory stays mapped (registrations), and so do faulty chunks (quarantine). Until
+  /// Addresses and blocks stay. Registered memory stays mapped (registrations), and so do faulty chunks (faulty_memory). Until
   /// wake, the pools serve no requests, and record_stream refuses their blocks. Blocks can still be freed.
   ///
   /// First waits for the streams of these blocks, recorded ones too, and empties the cache of these pools.

@@ -59,7 +59,7 @@ template <typename Recipe, typename Provider, typename... Extension>
       !gives_in_parts<Provider>(),
       "would_fit does not know in which part of a device, such as a bank of memory_domains, a request fits");
   static_assert(!(holds_memory<Extension> || ...),
-                "would_fit does not know which memory registrations and quarantine keep from requests");
+                "would_fit does not know which memory registrations and faulty_memory keep from requests");
   observe::fit_answer answer{.reserved = original.current_usage().reserved};
   if (requests.empty()) return answer;
   if (const char* const why = why_not_copied(original, requests.front().stream)) {
@@ -98,7 +98,7 @@ namespace tessera::inline v0_1::observe {
 ///
 /// The allocator may be one caching_allocator or a front end of one, such as locked, but not planned. Its mutex is held for
 /// the whole question. Right after the answer, other threads may take the memory. The extensions quotas, registrations and
-/// quarantine are refused, because they decide which memory serves a request, and so are providers whose memory is in
+/// faulty_memory are refused, because they decide which memory serves a request, and so are providers whose memory is in
 /// parts: memory_domains and preallocating.
 ///
 /// A device that refuses memory although it has that much, such as one whose free memory is in pieces or that lacks huge

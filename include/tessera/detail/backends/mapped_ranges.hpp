@@ -408,7 +408,7 @@ class mapped_ranges {
     while (*before != nullptr && (*before)->address < address) before = &(*before)->next_range;
     fresh->next_range = *before;
     *before = fresh;
-    ++list.segments;
+    ++list.users;
     ++ranges_;
     fresh->list = &list;
     fresh->link(*fresh, *fresh);
@@ -421,7 +421,7 @@ class mapped_ranges {
     segment** before = &whole.list->ranges;
     while (*before != &range) before = &(*before)->next_range;
     *before = range.next_range;
-    --whole.list->segments;
+    --whole.list->users;
     --ranges_;
     manager_.erase_range(range);
     manager_.erase_block(whole);

@@ -357,11 +357,11 @@ class block_manager {
     if (!may_acquire(in, bytes)) return nullptr;
     const stream_id key = list.key;
     note_in_flight(in, static_cast<std::int64_t>(bytes));
-    ++list.segments;  // other threads may erase lists without segments during the call
+    ++list.users;  // other threads may erase lists without users during the call
     const std::uint64_t start = call_ticks();
     void* const memory = take_memory(in, bytes, kinds);
     const std::uint64_t ticks = call_ticks() - start;
-    --list.segments;
+    --list.users;
     const auto address = reinterpret_cast<std::uintptr_t>(memory);
     const bool has_room = memory != nullptr && live_.reserve_one();
     block* const whole = has_room ? insert_segment(list, address, bytes, oversize) : nullptr;
@@ -409,7 +409,7 @@ class block_manager {
     change_reserved(group_of(*idle.list), 0 - bytes);
     if (owner.oversize) counters_.oversize_segments.decrease(1);
     segments_.erase(owner, bytes);
-    --idle.list->segments;
+    --idle.list->users;
     blocks_.give_back(&idle);
     return bytes;
   }
@@ -434,7 +434,7 @@ class block_manager {
     whole.size = bytes;
     whole.list = &list;
     if constexpr (Traits::reuses_across_streams) whole.free_after = 0;  // after no work
-    ++list.segments;
+    ++list.users;
     list.template insert<order>(whole);
     return &whole;
   }
@@ -557,7 +557,7 @@ class block_manager {
 
   /// If streams share blocks, a free list counts its blocks.
   static void count_in(free_list& list, int more) noexcept {
-    if constexpr (Traits::reuses_across_streams) list.segments += static_cast<std::size_t>(more);
+    if constexpr (Traits::reuses_across_streams) list.users += static_cast<std::size_t>(more);
   }
 
   // Idle memory.

@@ -140,7 +140,7 @@ template <typename Manager>
   must_hold(in_groups == expected.reserved, "the groups of free lists have what is reserved");
   std::size_t indexed = 0;
   manager.for_each_list([&](const free_list& list) {
-    if (shares) in_lists -= list.segments;
+    if (shares) in_lists -= list.users;
     if (const block* const resized = list.last_resized(); resized != nullptr) {
       ++indexed;
       must_hold(resized->is_free() && resized->list == &list, "the last resized block is free");

@@ -332,7 +332,7 @@ class free_list {
     return below != 0 ? bin_at(first_bin + word * 64 + bits - 1).last() : nullptr;
   }
 
-  std::size_t segments = 0;   ///< segments whose blocks join this list; if streams share blocks: blocks
+  std::size_t users = 0;  ///< segments, or blocks if streams share them, that keep the list from being erased
   segment* ranges = nullptr;  ///< its ranges, in the order of addresses
   free_list* next = nullptr;  ///< the list of the pool's next stream, in the order of streams
   free_list* links[2] = {};   ///< in the tree of the pool's lists

@@ -34,11 +34,11 @@ class free_list_map {
     return by_stream_.find([](const free_list&) { return false; });
   }
 
-  /// Erases the lists that own no segment. Runs by itself before the number of lists doubles.
+  /// Erases the lists without users. Runs by itself before the number of lists doubles.
   [[gnu::cold]] void erase_unused() noexcept {
     for (free_list* list = first(); list != nullptr;) {
       free_list* const following = list->next;
-      if (list->segments == 0) erase(*list);
+      if (list->users == 0) erase(*list);
       list = following;
     }
     purge_at_ = 2 * by_key_.size() + 16;
@@ -115,7 +115,7 @@ struct pool_group_of : pool_group, Part... {
   [[nodiscard]] bool owns_memory() const noexcept {
     for (const free_list_map& of_pool : lists) {
       for (const free_list* list = of_pool.first(); list != nullptr; list = list->next) {
-        if (list->segments > 0) return true;
+        if (list->users > 0) return true;
       }
     }
     return false;

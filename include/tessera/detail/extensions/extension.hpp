@@ -48,7 +48,7 @@
 /// | serves_whole(g)              | whether the blocks of a group are never split                         |
 /// | acquire(g, bytes, memory)    | true if it gives the memory instead of the provider, null if it fails |
 /// | release(g, p, bytes, works)  | true if it takes the memory back instead of the provider              |
-/// | supplies(g)                  | whether acquire() and release() do so for this group; quarantine asks |
+/// | supplies(g)                  | whether acquire() and release() do so for this group; faulty_memory asks |
 /// | attempt(stage, miss)         | a free block that serves a miss, or null                              |
 /// | adjust(miss)                 | changes the steps of recovery                                         |
 /// | adopt(other)                 | copies what another allocator's state has; false if host memory ran out |

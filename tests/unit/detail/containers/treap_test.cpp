@@ -77,13 +77,13 @@ TEST(free_list_map, leads_through_its_lists_in_the_order_of_streams) {
     const stream_id stream{random() % 1000};
     free_list* const list = lists.find_or_create(stream);
     ASSERT_NE(list, nullptr);
-    if (list->segments == 0) streams.insert(stream);
-    list->segments = random() % 4 != 0;
+    if (list->users == 0) streams.insert(stream);
+    list->users = random() % 4 != 0;
     if (i % 100 == 99) {
       lists.erase_unused();
       streams.clear();
       for (const free_list* l = lists.first(); l != nullptr; l = l->next) {
-        ASSERT_EQ(l->segments, 1u);
+        ASSERT_EQ(l->users, 1u);
         streams.insert(l->key);
       }
     }

@@ -12,17 +12,17 @@
 namespace tessera::inline v0_1::extension {
 
 /// The result of marking bytes as faulty.
-struct [[nodiscard]] quarantine_result : outcome {
+struct [[nodiscard]] faulty_memory_result : outcome {
   std::size_t bytes = 0;  ///< marked bytes. Those that are no memory of the allocator, or sleep, are ignored
   std::size_t live = 0;   ///< live blocks that overlap the given bytes and have marked ones
 };
 
 /// The faulty memory of an allocator, in bytes.
-struct quarantine_usage {
+struct faulty_memory_usage {
   std::size_t faulty = 0;    ///< marked, and not repaired or given back since
   std::size_t withheld = 0;  ///< withheld from requests: faulty bytes that no block uses, in whole blocks
   std::size_t live = 0;      ///< in live blocks that have faulty bytes
-  bool operator==(const quarantine_usage&) const = default;
+  bool operator==(const faulty_memory_usage&) const = default;
 };
 
 /// Withholds faulty memory from requests. Choose it if the device reports uncorrectable memory errors with their addresses,
@@ -39,19 +39,19 @@ struct quarantine_usage {
 /// an adaptor such as preallocating would keep it, or if a pool_upstream gave it.
 /// Faulty chunks never move to other addresses, and stay mapped while their pool sleeps.
 ///
-///     using tessera::extension::quarantine;
-///     tessera::caching_allocator<tessera::recipe::torch_npu<>, tessera::provider::simulated_npu, quarantine> checked;
+///     using tessera::extension::faulty_memory;
+///     tessera::caching_allocator<tessera::recipe::torch_npu<>, tessera::provider::simulated_npu, faulty_memory> checked;
 ///     auto* const p = static_cast<std::byte*>(checked.allocate(1_MiB));
-///     const auto marked = checked.get<quarantine>().mark_faulty(p + 4096, 64);
+///     const auto marked = checked.get<faulty_memory>().mark_faulty(p + 4096, 64);
 ///     std::printf("%zu live blocks have faulty bytes\n", marked.live);
 ///     checked.deallocate(p);
-///     std::printf("%zu bytes are withheld\n", checked.get<quarantine>().current_usage().withheld);  // 512
+///     std::printf("%zu bytes are withheld\n", checked.get<faulty_memory>().current_usage().withheld);  // 512
 ///     checked.trim();                                                                               // now 0
 ///
 ///   Cost:    a comparison for each free. While memory is marked: for each free linear in the marked ranges, and linear in
 ///            the blocks if the block has faulty bytes
 ///   Source:  torch_npu's checkUceInMemPool, which marks blocks alike but lets them serve again after a free
-struct quarantine {
+struct faulty_memory {
   /// Keeps would_fit() from compiling, because that does not know which memory stays.
   static constexpr bool holds_memory = true;
   template <typename Core>
@@ -65,7 +65,7 @@ struct quarantine {
 /// A withheld block is pending without a request, so it does not coalesce, move or go back. If host memory runs out when
 /// a block is freed, the whole free block is withheld, until the next call that marks, repairs or empties the cache.
 template <typename Core>
-class quarantine::state : public tessera::detail::extension_defaults {
+class faulty_memory::state : public tessera::detail::extension_defaults {
   using access = tessera::detail::core_access;
   using block = tessera::detail::block;
   using manager_type = typename Core::manager;
@@ -76,13 +76,13 @@ class quarantine::state : public tessera::detail::extension_defaults {
   static constexpr bool shares = Core::traits::reuses_across_streams;
 
  public:
-  state(allocator& in, const quarantine&) noexcept : in_(in) {}
+  state(allocator& in, const faulty_memory&) noexcept : in_(in) {}
   state& operator=(state&&) = delete;
 
   // Calls of the door.
 
-  [[nodiscard]] quarantine_result mark_faulty(std::uintptr_t address, std::size_t bytes) noexcept {
-    quarantine_result result;
+  [[nodiscard]] faulty_memory_result mark_faulty(std::uintptr_t address, std::size_t bytes) noexcept {
+    faulty_memory_result result;
     if (bytes == 0) {
       result.why = "there are no bytes to mark";
       return result;
@@ -146,8 +146,8 @@ class quarantine::state : public tessera::detail::extension_defaults {
       if (is_live_and_faulty(b)) f(b);
     });
   }
-  [[nodiscard]] quarantine_usage current_usage() const noexcept {
-    quarantine_usage now{.withheld = withheld_};
+  [[nodiscard]] faulty_memory_usage current_usage() const noexcept {
+    faulty_memory_usage now{.withheld = withheld_};
     for (const faulty_range* r = first_; r != nullptr; r = r->next) now.faulty += r->end - r->begin;
     for_each_live([&now](const block& b) { now.live += b.size; });
     return now;
@@ -423,9 +423,9 @@ class quarantine::state : public tessera::detail::extension_defaults {
   bool is_coarse_ = false;  // whether more may be withheld than is faulty
 };
 
-/// What `allocator.get<quarantine>()` returns.
+/// What `allocator.get<faulty_memory>()` returns.
 template <typename Allocator>
-class quarantine::door {
+class faulty_memory::door {
  public:
   explicit door(Allocator& in) noexcept : in_(&in) {}
 
@@ -434,8 +434,8 @@ class quarantine::door {
   ///   Returns:  how much of this allocator's memory is concerned; or why nothing changed: there are no bytes, or host
   ///             memory ran out
   ///   Cost:     linear in the blocks, and in ranges in the chunks
-  quarantine_result mark_faulty(const void* p, std::size_t bytes) noexcept {
-    return in_->template change_extension<quarantine>(
+  faulty_memory_result mark_faulty(const void* p, std::size_t bytes) noexcept {
+    return in_->template change_extension<faulty_memory>(
         [=](auto& s) { return s.mark_faulty(reinterpret_cast<std::uintptr_t>(p), bytes); });
   }
   /// Takes the mark back from bytes, for example after the driver replaced the memory. Unused ones serve again. Bytes
@@ -443,13 +443,13 @@ class quarantine::door {
   ///   Returns:  why nothing changed: there are no bytes, or host memory ran out
   ///   Cost:     linear in the blocks
   outcome mark_repaired(const void* p, std::size_t bytes) noexcept {
-    return in_->template change_extension<quarantine>(
+    return in_->template change_extension<faulty_memory>(
         [=](auto& s) { return s.mark_repaired(reinterpret_cast<std::uintptr_t>(p), bytes); });
   }
   /// Whether neither the byte at an address nor, if a live block contains it, any byte of that block is marked.
   ///   Cost:  constant while nothing is marked; else linear in the blocks
   [[nodiscard]] bool is_safe(const void* p) const noexcept {
-    return in_->template visit_extension<quarantine>(
+    return in_->template visit_extension<faulty_memory>(
         [=](const auto& s) { return s.is_safe(reinterpret_cast<std::uintptr_t>(p)); });
   }
   /// Calls f(block_view) for each live block that has faulty bytes, with the lock of a front end held. f must not use the
@@ -457,15 +457,15 @@ class quarantine::door {
   ///   Cost:  constant while nothing is marked; else linear in the blocks
   template <typename F>
   void for_each_live(F f) const {
-    in_->template visit_extension<quarantine>([&f](const auto& s) {
+    in_->template visit_extension<faulty_memory>([&f](const auto& s) {
       s.for_each_live([&f](const tessera::detail::block& b) {
         f(block_view{b.address, b.size, b.request.bytes, block_view::state::live, b.list->key});
       });
     });
   }
   ///   Cost:  constant while nothing is marked; else linear in the blocks
-  [[nodiscard]] quarantine_usage current_usage() const noexcept {
-    return in_->template visit_extension<quarantine>([](const auto& s) { return s.current_usage(); });
+  [[nodiscard]] faulty_memory_usage current_usage() const noexcept {
+    return in_->template visit_extension<faulty_memory>([](const auto& s) { return s.current_usage(); });
   }
 
  private:

@@ -21,8 +21,8 @@
 #include <tessera/debug/leak_checked.hpp>
 #include <tessera/extension/checkpoints.hpp>
 #include <tessera/extension/count_totals.hpp>
+#include <tessera/extension/faulty_memory.hpp>
 #include <tessera/extension/private_pools.hpp>
-#include <tessera/extension/quarantine.hpp>
 #include <tessera/extension/quotas.hpp>
 #include <tessera/extension/registrations.hpp>
 #include <tessera/extension/sleep_mode.hpp>
@@ -40,7 +40,7 @@ namespace {
 
 using namespace tessera;
 using namespace tessera::literals;
-using extension::quarantine, extension::quarantine_usage;
+using extension::faulty_memory, extension::faulty_memory_usage;
 
 std::uintptr_t at(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 std::byte* bytes_of(void* p) { return static_cast<std::byte*>(p); }
@@ -153,7 +153,7 @@ class faulty_device : public simulated_device {
 
 template <typename Recipe>
 using checked = caching_allocator<Recipe, faulty_device, extension::private_pools, extension::quotas,
-                                  quarantine, extension::registrations<>, extension::sleep_mode>;
+                                  faulty_memory, extension::registrations<>, extension::sleep_mode>;
 
 struct setting {
   std::uint64_t seed = 1;
@@ -196,7 +196,7 @@ class random_program {
       memory.provider().advance(1'000'000'000);
       memory.trim();
     }
-    EXPECT_EQ(memory.template get<quarantine>().current_usage(), quarantine_usage{});
+    EXPECT_EQ(memory.template get<faulty_memory>().current_usage(), faulty_memory_usage{});
     EXPECT_EQ(memory.current_usage().reserved, 0u);
     EXPECT_STREQ(memory.audit(), nullptr);
   }
@@ -269,7 +269,7 @@ class random_program {
     if (bytes == 0) return;
     on_.mark(begin, begin + bytes);
     const auto marked =
-        memory.template get<quarantine>().mark_faulty(reinterpret_cast<const void*>(begin), bytes);
+        memory.template get<faulty_memory>().mark_faulty(reinterpret_cast<const void*>(begin), bytes);
     ASSERT_TRUE(marked);
     EXPECT_EQ(marked.bytes, intervals::bytes(on_.faulty.within(begin, begin + bytes)));
     hit_ += marked.live;
@@ -279,10 +279,11 @@ class random_program {
     if (bytes == 0) return;
     if (below(2) == 0) begin -= std::min<std::size_t>(begin, 2_MiB), bytes += 8_MiB;
     on_.faulty.remove(begin, begin + bytes);
-    ASSERT_TRUE(memory.template get<quarantine>().mark_repaired(reinterpret_cast<const void*>(begin), bytes));
+    ASSERT_TRUE(
+        memory.template get<faulty_memory>().mark_repaired(reinterpret_cast<const void*>(begin), bytes));
   }
   void mark_wrongly(allocator& memory) {
-    auto door = memory.template get<quarantine>();
+    auto door = memory.template get<faulty_memory>();
     EXPECT_STREQ(door.mark_faulty(this, 0).why, "there are no bytes to mark");
     EXPECT_STREQ(door.mark_repaired(this, 0).why, "there are no bytes to repair");
     EXPECT_EQ(door.mark_faulty(&on_, sizeof on_).bytes, 0u);
@@ -313,9 +314,9 @@ class random_program {
     return !is_asleep_;
   }
   void check(allocator& memory, std::size_t step) {
-    auto door = memory.template get<quarantine>();
+    auto door = memory.template get<faulty_memory>();
     const usage before = memory.current_usage();
-    const quarantine_usage now = door.current_usage();
+    const faulty_memory_usage now = door.current_usage();
     ASSERT_EQ(on_.mistakes, 0u) << step;
     ASSERT_EQ(now.faulty, on_.faulty.bytes()) << step;
     ASSERT_LE(now.withheld, before.pending()) << step;
@@ -357,37 +358,39 @@ void run(const setting& with) {
 
 using npu_ranges = torch_npu_family::expandable;
 
-TEST(quarantine_program, of_segments) { run<pytorch<>>({.seed = 1}); }
-TEST(quarantine_program, of_segments_of_a_device_that_fails) {
+TEST(faulty_memory_program, of_segments) { run<pytorch<>>({.seed = 1}); }
+TEST(faulty_memory_program, of_segments_of_a_device_that_fails) {
   run<pytorch<>>({.seed = 2, .fail_every = 83});
 }
-TEST(quarantine_program, of_segments_of_all_streams) { run<cuda_async>({.seed = 3}); }
-TEST(quarantine_program, of_size_classes) { run<power_of_two>({.seed = 4}); }
-TEST(quarantine_program, of_torch_npu) { run<torch_npu<>>({.seed = 5}); }
-TEST(quarantine_program, of_torch_npu_with_ranges) { run<npu_ranges>({.seed = 6}); }
-TEST(quarantine_program, of_expandable_segments) { run<pytorch_family::expandable>({.seed = 7}); }
-TEST(quarantine_program, of_expandable_segments_that_fail) {
+TEST(faulty_memory_program, of_segments_of_all_streams) { run<cuda_async>({.seed = 3}); }
+TEST(faulty_memory_program, of_size_classes) { run<power_of_two>({.seed = 4}); }
+TEST(faulty_memory_program, of_torch_npu) { run<torch_npu<>>({.seed = 5}); }
+TEST(faulty_memory_program, of_torch_npu_with_ranges) { run<npu_ranges>({.seed = 6}); }
+TEST(faulty_memory_program, of_expandable_segments) { run<pytorch_family::expandable>({.seed = 7}); }
+TEST(faulty_memory_program, of_expandable_segments_that_fail) {
   run<pytorch_family::expandable>({.seed = 8, .fail_every = 997});
 }
-TEST(quarantine_program, of_stitched) { run<stitched>({.seed = 9}); }
-TEST(quarantine_program, of_stitched_memory_that_fails) { run<stitched>({.seed = 10, .fail_every = 1009}); }
-TEST(quarantine_program, of_memory_that_is_appended) { run<paddle_virtual_memory_v2>({.seed = 11}); }
-TEST(quarantine_program, of_pinned_memory) { run<pinned_packed>({.seed = 12}); }
-TEST(quarantine_program, under_a_quota) {
+TEST(faulty_memory_program, of_stitched) { run<stitched>({.seed = 9}); }
+TEST(faulty_memory_program, of_stitched_memory_that_fails) {
+  run<stitched>({.seed = 10, .fail_every = 1009});
+}
+TEST(faulty_memory_program, of_memory_that_is_appended) { run<paddle_virtual_memory_v2>({.seed = 11}); }
+TEST(faulty_memory_program, of_pinned_memory) { run<pinned_packed>({.seed = 12}); }
+TEST(faulty_memory_program, under_a_quota) {
   run<pytorch<>>({.seed = 13, .limit = 300_MiB});
   run<stitched>({.seed = 14, .limit = 300_MiB});
 }
 
 template <typename Recipe>
-class quarantined : public testing::Test {};
+class faulty_memory_of : public testing::Test {};
 using recipes =
     types_by_day<3, pytorch<>, stitched, cuda_async, pytorch_family::expandable, torch_npu<>, npu_ranges>;
-TYPED_TEST_SUITE(quarantined, recipes);
+TYPED_TEST_SUITE(faulty_memory_of, recipes);
 
-TYPED_TEST(quarantined, a_live_block_is_reported_and_withheld_once_freed) {
+TYPED_TEST(faulty_memory_of, a_live_block_is_reported_and_withheld_once_freed) {
   machine on;
   checked<TypeParam> memory(faulty_device({}, on));
-  auto door = memory.template get<quarantine>();
+  auto door = memory.template get<faulty_memory>();
   void* const kept = memory.allocate(3_MiB);
   void* const p = memory.allocate(4_MiB);
   ASSERT_TRUE(door.is_safe(p));
@@ -403,12 +406,12 @@ TYPED_TEST(quarantined, a_live_block_is_reported_and_withheld_once_freed) {
   ASSERT_EQ(seen.size(), 1u);
   EXPECT_EQ(seen[0].address, at(p));
   EXPECT_EQ(seen[0].requested, 4_MiB);
-  EXPECT_EQ(door.current_usage(), (quarantine_usage{1, 0, seen[0].bytes}));
+  EXPECT_EQ(door.current_usage(), (faulty_memory_usage{1, 0, seen[0].bytes}));
   EXPECT_FALSE(memory.reuse_in_place(p, 4_MiB, stream_id{})) << "the block keeps its request";
   const usage before = memory.current_usage();
   const std::size_t unit = memory.policies().rounding.block_size(1);
   memory.deallocate(p);
-  EXPECT_EQ(door.current_usage(), (quarantine_usage{1, unit, 0}));
+  EXPECT_EQ(door.current_usage(), (faulty_memory_usage{1, unit, 0}));
   EXPECT_EQ(memory.current_usage().pending(), unit);
   EXPECT_EQ(memory.current_usage().allocated, before.allocated - seen[0].bytes);
   EXPECT_FALSE(door.is_safe(bytes_of(p) + 1_MiB));
@@ -420,16 +423,16 @@ TYPED_TEST(quarantined, a_live_block_is_reported_and_withheld_once_freed) {
   EXPECT_TRUE(at(other) + 4_MiB <= at(p) + 1_MiB || at(other) > at(p) + 1_MiB);
   memory.deallocate(other);
   ASSERT_TRUE(door.mark_repaired(bytes_of(p) + 1_MiB, 1));
-  EXPECT_EQ(door.current_usage(), quarantine_usage{});
+  EXPECT_EQ(door.current_usage(), faulty_memory_usage{});
   EXPECT_EQ(memory.current_usage().pending(), 0u);
   EXPECT_EQ(memory.allocate(4_MiB), p);
   EXPECT_STREQ(memory.audit(), nullptr);
 }
 
-TYPED_TEST(quarantined, free_memory_goes_back_once_no_block_uses_its_part) {
+TYPED_TEST(faulty_memory_of, free_memory_goes_back_once_no_block_uses_its_part) {
   machine on;
   checked<TypeParam> memory(faulty_device({}, on));
-  auto door = memory.template get<quarantine>();
+  auto door = memory.template get<faulty_memory>();
   void* const kept = memory.allocate(2_MiB);
   void* const p = memory.allocate(100_KiB + 2_MiB);
   memory.deallocate(p);
@@ -442,16 +445,16 @@ TYPED_TEST(quarantined, free_memory_goes_back_once_no_block_uses_its_part) {
   EXPECT_TRUE(door.is_safe(kept));
   memory.deallocate(kept);
   memory.trim();
-  EXPECT_EQ(door.current_usage(), quarantine_usage{});
+  EXPECT_EQ(door.current_usage(), faulty_memory_usage{});
   EXPECT_EQ(memory.current_usage().reserved, 0u);
   EXPECT_EQ(memory.current_usage().pending(), 0u);
   EXPECT_EQ(on.returned, 1u);
 }
 
-TYPED_TEST(quarantined, a_pending_block_is_withheld_after_its_event) {
+TYPED_TEST(faulty_memory_of, a_pending_block_is_withheld_after_its_event) {
   machine on;
   checked<TypeParam> memory(faulty_device({}, on));
-  auto door = memory.template get<quarantine>();
+  auto door = memory.template get<faulty_memory>();
   void* const p = memory.allocate(4_MiB);
   ASSERT_TRUE(memory.record_stream(p, stream_id{1}));
   memory.provider().submit(stream_id{1}, 1'000'000);
@@ -465,10 +468,10 @@ TYPED_TEST(quarantined, a_pending_block_is_withheld_after_its_event) {
   EXPECT_TRUE(at(other) >= at(p) + 4_MiB || at(other) + 4_MiB <= at(p));
 }
 
-TYPED_TEST(quarantined, a_request_fails_if_only_faulty_memory_is_left_and_says_so) {
+TYPED_TEST(faulty_memory_of, a_request_fails_if_only_faulty_memory_is_left_and_says_so) {
   machine on;
   checked<TypeParam> memory(faulty_device({.capacity = 64_MiB}, on));
-  auto door = memory.template get<quarantine>();
+  auto door = memory.template get<faulty_memory>();
   std::vector<void*> all;
   while (void* const p = memory.try_allocate(3_MiB)) all.push_back(p);
   ASSERT_GT(all.size(), 12u);
@@ -492,15 +495,15 @@ TYPED_TEST(quarantined, a_request_fails_if_only_faulty_memory_is_left_and_says_s
 }
 
 // Streams share free blocks. Work that was submitted before the free may still use what is not faulty.
-TEST(quarantine_extension, the_rest_of_a_block_waits_for_its_stream) {
+TEST(faulty_memory, the_rest_of_a_block_waits_for_its_stream) {
   constexpr stream_id first{1}, other{2};
   constexpr std::uint64_t long_time = 1'000'000'000;
   policies<cuda_async> only_done;
   only_done.streams.follow_dependencies = only_done.streams.insert_dependencies = false;
   for (const bool is_live : {false, true}) {
     for (const bool is_repaired : {false, true}) {
-      caching_allocator<cuda_async, simulated_device, quarantine> memory{simulated_device{}, only_done};
-      auto door = memory.get<quarantine>();
+      caching_allocator<cuda_async, simulated_device, faulty_memory> memory{simulated_device{}, only_done};
+      auto door = memory.get<faulty_memory>();
       void* const p = memory.allocate(6_MiB, first);
       const auto is_inside = [p](const void* q) { return at(q) >= at(p) && at(q) < at(p) + 6_MiB; };
       if (is_live) (void)door.mark_faulty(bytes_of(p) + 2_MiB, 1);
@@ -520,9 +523,10 @@ TEST(quarantine_extension, the_rest_of_a_block_waits_for_its_stream) {
   }
 }
 
-TEST(quarantine_extension, says_why_a_request_fails) {
-  caching_allocator<pytorch<>, simulated_device, quarantine> memory(simulated_device({.capacity = 20_MiB}));
-  auto door = memory.get<quarantine>();
+TEST(faulty_memory, says_why_a_request_fails) {
+  caching_allocator<pytorch<>, simulated_device, faulty_memory> memory(
+      simulated_device({.capacity = 20_MiB}));
+  auto door = memory.get<faulty_memory>();
   void* const kept = memory.allocate(2_MiB);
   void* const p = memory.allocate(16_MiB);
   memory.deallocate(p);
@@ -539,9 +543,9 @@ TEST(quarantine_extension, says_why_a_request_fails) {
   memory.deallocate(kept);
 }
 
-TEST(quarantine_extension, statistics_count_withheld_bytes_as_pending) {
-  caching_allocator<pytorch<>, simulated_device, quarantine> memory;
-  auto door = memory.get<quarantine>();
+TEST(faulty_memory, statistics_count_withheld_bytes_as_pending) {
+  caching_allocator<pytorch<>, simulated_device, faulty_memory> memory;
+  auto door = memory.get<faulty_memory>();
   void* const p = memory.allocate(20_MiB);
   memory.deallocate(p);
   const auto before = memory.statistics().all;
@@ -572,20 +576,20 @@ TEST(quarantine_extension, statistics_count_withheld_bytes_as_pending) {
   EXPECT_STREQ(memory.audit(), nullptr);
 }
 
-TEST(quarantine_extension, works_without_statistics) {
-  caching_allocator<pytorch<>, simulated_device, extension::count_totals, quarantine> memory;
+TEST(faulty_memory, works_without_statistics) {
+  caching_allocator<pytorch<>, simulated_device, extension::count_totals, faulty_memory> memory;
   void* const p = memory.allocate(4_MiB);
   memory.deallocate(p);
-  ASSERT_TRUE(memory.get<quarantine>().mark_faulty(p, 1));
+  ASSERT_TRUE(memory.get<faulty_memory>().mark_faulty(p, 1));
   EXPECT_EQ(memory.current_usage().active, 512u);
   EXPECT_EQ(memory.current_usage().allocated, 0u);
   memory.trim();
   EXPECT_EQ(memory.current_usage(), usage({.limit = 80_GiB, .has_limit = false}));
 }
 
-TEST(quarantine_extension, marks_the_same_bytes_twice_as_once) {
-  caching_allocator<pytorch<>, simulated_device, quarantine> memory;
-  auto door = memory.get<quarantine>();
+TEST(faulty_memory, marks_the_same_bytes_twice_as_once) {
+  caching_allocator<pytorch<>, simulated_device, faulty_memory> memory;
+  auto door = memory.get<faulty_memory>();
   auto* const p = bytes_of(memory.allocate(4_MiB));
   ASSERT_TRUE(door.mark_faulty(p, 100));
   ASSERT_TRUE(door.mark_faulty(p + 50, 100));
@@ -594,14 +598,14 @@ TEST(quarantine_extension, marks_the_same_bytes_twice_as_once) {
   ASSERT_TRUE(door.mark_repaired(p + 40, 10));
   EXPECT_EQ(door.current_usage().faulty, 150u);
   ASSERT_TRUE(door.mark_repaired(p, ~std::size_t{0}));
-  EXPECT_EQ(door.current_usage(), quarantine_usage{});
+  EXPECT_EQ(door.current_usage(), faulty_memory_usage{});
   EXPECT_TRUE(door.is_safe(p));
 }
 
-TEST(quarantine_extension, keeps_faulty_chunks_during_sleep) {
+TEST(faulty_memory, keeps_faulty_chunks_during_sleep) {
   machine on;
   checked<stitched> memory(faulty_device({}, on));
-  auto door = memory.get<quarantine>();
+  auto door = memory.get<faulty_memory>();
   void* const p = memory.allocate(64_MiB);
   on.mark(at(p) + 3, at(p) + 5);
   ASSERT_EQ(door.mark_faulty(bytes_of(p) + 3, 2).live, 1u);
@@ -618,13 +622,13 @@ TEST(quarantine_extension, keeps_faulty_chunks_during_sleep) {
   EXPECT_STREQ(memory.audit(), nullptr);
   memory.trim();
   EXPECT_EQ(memory.current_usage().reserved, 0u);
-  EXPECT_EQ(door.current_usage(), quarantine_usage{});
+  EXPECT_EQ(door.current_usage(), faulty_memory_usage{});
 }
 
-TEST(quarantine_extension, keeps_registered_memory_until_it_is_deregistered) {
+TEST(faulty_memory, keeps_registered_memory_until_it_is_deregistered) {
   machine on;
   checked<pytorch<>> memory(faulty_device({}, on));
-  auto door = memory.get<quarantine>();
+  auto door = memory.get<faulty_memory>();
   void* const p = memory.allocate(30_MiB);
   ASSERT_TRUE(memory.get<extension::registrations<>>().register_memory(p, 30_MiB));
   memory.deallocate(p);
@@ -634,12 +638,13 @@ TEST(quarantine_extension, keeps_registered_memory_until_it_is_deregistered) {
   EXPECT_STREQ(memory.audit(), nullptr);
   ASSERT_TRUE(memory.get<extension::registrations<>>().deregister_memory(p, 30_MiB));
   memory.trim();
-  EXPECT_EQ(door.current_usage(), quarantine_usage{});
+  EXPECT_EQ(door.current_usage(), faulty_memory_usage{});
   EXPECT_EQ(memory.current_usage().reserved, 0u);
 }
 
-TEST(quarantine_extension, forbids_checkpoints_of_a_pool_with_faulty_memory) {
-  caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints, quarantine>
+TEST(faulty_memory, forbids_checkpoints_of_a_pool_with_faulty_memory) {
+  caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints,
+                    faulty_memory>
       memory;
   const extension::private_pool pool(memory);
   void* p = nullptr;
@@ -650,22 +655,22 @@ TEST(quarantine_extension, forbids_checkpoints_of_a_pool_with_faulty_memory) {
   void* const other = memory.allocate(3_MiB);
   auto checkpoints = memory.get<extension::checkpoints>();
   const auto recorded = checkpoints.record(pool.id());
-  ASSERT_TRUE(memory.get<quarantine>().mark_faulty(other, 1));
+  ASSERT_TRUE(memory.get<faulty_memory>().mark_faulty(other, 1));
   EXPECT_TRUE(checkpoints.restore(recorded)) << "another pool is faulty";
-  ASSERT_TRUE(memory.get<quarantine>().mark_faulty(p, 1));
+  ASSERT_TRUE(memory.get<faulty_memory>().mark_faulty(p, 1));
   EXPECT_STREQ(checkpoints.restore(recorded).why, "the pool has faulty memory");
-  ASSERT_TRUE(memory.get<quarantine>().mark_repaired(p, 1));
+  ASSERT_TRUE(memory.get<faulty_memory>().mark_repaired(p, 1));
   EXPECT_TRUE(checkpoints.restore(recorded));
   memory.deallocate(p);
   memory.deallocate(other);
 }
 
-TEST(quarantine_extension, a_withheld_block_is_no_leak_and_a_free_of_it_says_what_it_is) {
+TEST(faulty_memory, a_withheld_block_is_no_leak_and_a_free_of_it_says_what_it_is) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  leak_checked<caching_allocator<pytorch<>, simulated_device, quarantine>> memory;
+  leak_checked<caching_allocator<pytorch<>, simulated_device, faulty_memory>> memory;
   void* const p = memory.allocate(4_MiB);
   memory.deallocate(p);
-  ASSERT_TRUE(memory.get<quarantine>().mark_faulty(p, 1));
+  ASSERT_TRUE(memory.get<faulty_memory>().mark_faulty(p, 1));
   EXPECT_DEATH(memory.deallocate(p), "free block of 512 bytes at .*, perhaps freed before");
   std::size_t live = 0;
   observe::for_each_block(
@@ -673,22 +678,22 @@ TEST(quarantine_extension, a_withheld_block_is_no_leak_and_a_free_of_it_says_wha
   EXPECT_EQ(live, 0u);
 }
 
-TEST(quarantine_extension, aborts_if_the_function_uses_the_allocator) {
+TEST(faulty_memory, aborts_if_the_function_uses_the_allocator) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  locked<caching_allocator<pytorch<>, simulated_device, quarantine>> memory;
+  locked<caching_allocator<pytorch<>, simulated_device, faulty_memory>> memory;
   void* const p = memory.allocate(1_MiB);
-  ASSERT_TRUE(memory.get<quarantine>().mark_faulty(p, 1));
-  EXPECT_DEATH(memory.get<quarantine>().for_each_live([&](const block_view&) { memory.trim(); }),
+  ASSERT_TRUE(memory.get<faulty_memory>().mark_faulty(p, 1));
+  EXPECT_DEATH(memory.get<faulty_memory>().for_each_live([&](const block_view&) { memory.trim(); }),
                "a function given to an extension must not use the allocator");
 }
 
-TEST(quarantine_extension, of_one_device_of_several) {
+TEST(faulty_memory, of_one_device_of_several) {
   std::vector<simulated_device> devices;
   for (unsigned number : {0u, 1u}) devices.push_back(simulated_device({.device = number}));
-  per_device<caching_allocator<pytorch<>, simulated_device, quarantine>> memory(std::move(devices));
+  per_device<caching_allocator<pytorch<>, simulated_device, faulty_memory>> memory(std::move(devices));
   void* const p = memory.allocate(1_MiB, 1);
-  EXPECT_EQ(memory.front(0).get<quarantine>().mark_faulty(p, 1).bytes, 0u);
-  EXPECT_EQ(memory.front(1).get<quarantine>().mark_faulty(p, 1).bytes, 1u);
+  EXPECT_EQ(memory.front(0).get<faulty_memory>().mark_faulty(p, 1).bytes, 0u);
+  EXPECT_EQ(memory.front(1).get<faulty_memory>().mark_faulty(p, 1).bytes, 1u);
   memory.deallocate(p);
 }
 
@@ -699,7 +704,7 @@ struct memory_range {
 // What torch_npu's check_uce_in_memory returns.
 template <typename Allocator>
 int check_faults(Allocator& allocator, const std::vector<memory_range>& reported) {
-  auto memory = allocator.template get<tessera::extension::quarantine>();
+  auto memory = allocator.template get<tessera::extension::faulty_memory>();
   std::size_t found = 0;
   for (const memory_range& each : reported) found += memory.mark_faulty(each.p, each.bytes).bytes;
   if (reported.empty()) return 0;
@@ -711,7 +716,7 @@ int check_faults(Allocator& allocator, const std::vector<memory_range>& reported
 /// Emptying the cache gives idle faulty memory back, so its pool does not hold it.
 template <typename Recipe>
 void faulty_memory_is_not_held() {
-  caching_allocator<Recipe, simulated_device, extension::private_pools, extension::quotas, quarantine> in{
+  caching_allocator<Recipe, simulated_device, extension::private_pools, extension::quotas, faulty_memory> in{
       simulated_device{{.capacity = 48_MiB}}};
   auto pools = in.template get<extension::private_pools>();
   const pool_id tenant = pools.create();
@@ -719,10 +724,10 @@ void faulty_memory_is_not_held() {
   ASSERT_TRUE(pools.open(tenant, {}, extension::scope_kind::plain));
   void* const p = in.allocate(10_MiB);
   void* const beside = in.allocate(1_MiB);
-  EXPECT_EQ(in.template get<quarantine>().mark_faulty(p, 64).live, 1u);
+  EXPECT_EQ(in.template get<faulty_memory>().mark_faulty(p, 64).live, 1u);
   in.deallocate(p);
   in.deallocate(beside);
-  EXPECT_GT(in.template get<quarantine>().current_usage().withheld, 0u);
+  EXPECT_GT(in.template get<faulty_memory>().current_usage().withheld, 0u);
   EXPECT_EQ(pools.usage_of(tenant).non_releasable, 0u);
   EXPECT_EQ(in.audit(), nullptr);
   void* const whole = in.try_allocate(40_MiB);
@@ -730,7 +735,7 @@ void faulty_memory_is_not_held() {
   EXPECT_EQ(in.audit(), nullptr);
   EXPECT_EQ(pools.usage_of(tenant).non_releasable, 40_MiB);
 }
-TEST(quarantine_extension, keeps_nothing_from_a_pool_whose_faulty_memory_is_idle) {
+TEST(faulty_memory, keeps_nothing_from_a_pool_whose_faulty_memory_is_idle) {
   faulty_memory_is_not_held<pytorch<>>();
   faulty_memory_is_not_held<stitched>();
 }
@@ -747,22 +752,22 @@ struct one_segment {
 /// Marks memory of a provider that keeps what is released, and requests as much again.
 template <typename Provider>
 void stays_withheld_over(Provider from) {
-  caching_allocator<pytorch<>, Provider, extension::private_pools, quarantine> in(std::move(from));
+  caching_allocator<pytorch<>, Provider, extension::private_pools, faulty_memory> in(std::move(from));
   auto* const p = static_cast<std::byte*>(in.allocate(20_MiB));
-  EXPECT_EQ(in.template get<quarantine>().mark_faulty(p + 4096, 64).live, 1u);
+  EXPECT_EQ(in.template get<faulty_memory>().mark_faulty(p + 4096, 64).live, 1u);
   in.deallocate(p);
   in.trim();
-  EXPECT_FALSE(in.template get<quarantine>().is_safe(p + 4096));
-  EXPECT_GT(in.template get<quarantine>().current_usage().withheld, 0u);
+  EXPECT_FALSE(in.template get<faulty_memory>().is_safe(p + 4096));
+  EXPECT_GT(in.template get<faulty_memory>().current_usage().withheld, 0u);
   EXPECT_EQ(in.template get<extension::private_pools>().usage_of(default_pools).non_releasable, 20_MiB);
   EXPECT_EQ(in.audit(), nullptr);
   auto* const again = static_cast<std::byte*>(in.allocate(20_MiB));
   EXPECT_FALSE(again <= p + 4096 && p + 4096 < again + 20_MiB);
-  EXPECT_TRUE(in.template get<quarantine>().mark_repaired(p, 20_MiB));
+  EXPECT_TRUE(in.template get<faulty_memory>().mark_repaired(p, 20_MiB));
   in.trim();
   EXPECT_EQ(in.current_usage().reserved, 20_MiB) << "repaired memory goes back";
 }
-TEST(quarantine_extension, withholds_what_would_not_go_back_to_the_device) {
+TEST(faulty_memory, withholds_what_would_not_go_back_to_the_device) {
   using preallocating_device = preallocating<simulated_device>;
   simulated_device device;
   preallocating_device::region region(device, 64_MiB);
@@ -774,24 +779,24 @@ TEST(quarantine_extension, withholds_what_would_not_go_back_to_the_device) {
   banks.push_back({preallocating_device(region), "one"});
   stays_withheld_over(domains(std::move(banks)));
 }
-TEST(quarantine_extension, withholds_memory_of_a_source) {
+TEST(faulty_memory, withholds_memory_of_a_source) {
   one_segment source;  // outlives the allocator
-  caching_allocator<pytorch<>, simulated_device, extension::private_pools, quarantine> in;
+  caching_allocator<pytorch<>, simulated_device, extension::private_pools, faulty_memory> in;
   auto pools = in.get<extension::private_pools>();
   const pool_id pool = pools.create(source);
   ASSERT_TRUE(pools.open(pool, {}, extension::scope_kind::plain));
   auto* const p = static_cast<std::byte*>(in.allocate(20_MiB));
   ASSERT_TRUE(pools.close(pool));
-  EXPECT_EQ(in.get<quarantine>().mark_faulty(p, 64).live, 1u);
+  EXPECT_EQ(in.get<faulty_memory>().mark_faulty(p, 64).live, 1u);
   in.deallocate(p);
   ASSERT_TRUE(pools.release(pool));
   in.trim();
-  EXPECT_FALSE(in.get<quarantine>().is_safe(p));
+  EXPECT_FALSE(in.get<faulty_memory>().is_safe(p));
   EXPECT_TRUE(source.is_taken);
 }
 
-TEST(quarantine_extension, answers_as_torch_npu) {
-  locked<caching_allocator<torch_npu<>, simulated_npu, quarantine>> npu;
+TEST(faulty_memory, answers_as_torch_npu) {
+  locked<caching_allocator<torch_npu<>, simulated_npu, faulty_memory>> npu;
   void* const weights = npu.allocate(30_MiB);
   void* const step = npu.allocate(40_MiB);
   npu.deallocate(step);
@@ -799,16 +804,16 @@ TEST(quarantine_extension, answers_as_torch_npu) {
   EXPECT_EQ(check_faults(npu, {{&npu, 64}}), 1);
   EXPECT_EQ(check_faults(npu, {{&npu, 64}, {step, 64}}), 2);
   EXPECT_EQ(check_faults(npu, {{weights, 64}}), 3);
-  EXPECT_FALSE(npu.get<quarantine>().is_safe(weights));
-  ASSERT_TRUE(npu.get<quarantine>().mark_repaired(weights, 64));
-  EXPECT_TRUE(npu.get<quarantine>().is_safe(weights));
+  EXPECT_FALSE(npu.get<faulty_memory>().is_safe(weights));
+  ASSERT_TRUE(npu.get<faulty_memory>().mark_repaired(weights, 64));
+  EXPECT_TRUE(npu.get<faulty_memory>().is_safe(weights));
   npu.deallocate(weights);
 }
 
 // A block is faulty only if a mark came after its request.
 template <typename Recipe>
 void run_threads() {
-  locked<caching_allocator<Recipe, simulated_device, quarantine>> shared{
+  locked<caching_allocator<Recipe, simulated_device, faulty_memory>> shared{
       simulated_device({.capacity = 256_MiB})};
   std::atomic<std::uint64_t> marks = 0;
   std::atomic<std::size_t> mistakes = 0;
@@ -822,7 +827,7 @@ void run_threads() {
       while (!is_over) {
         const std::uint64_t before = marks.load();
         if (void* const p = shared.try_allocate(1 + random() % 6_MiB, stream_id{t})) {
-          mistakes += !shared.template get<quarantine>().is_safe(p) && marks.load() == before;
+          mistakes += !shared.template get<faulty_memory>().is_safe(p) && marks.load() == before;
           latest = p;
           live.push_back(p);
         }
@@ -838,7 +843,7 @@ void run_threads() {
   std::mt19937_64 random(9);
   std::size_t marked = 0;
   for (int rounds = 0; rounds < 100 || marked == 0;) {
-    auto door = shared.template get<quarantine>();
+    auto door = shared.template get<faulty_memory>();
     std::byte* const p = bytes_of(latest.load());
     std::this_thread::yield();
     if (p == nullptr) continue;
@@ -855,21 +860,22 @@ void run_threads() {
   EXPECT_GT(marked, 0u);
   shared.trim();
   shared.trim();
-  EXPECT_EQ(shared.template get<quarantine>().current_usage(), quarantine_usage{});
+  EXPECT_EQ(shared.template get<faulty_memory>().current_usage(), faulty_memory_usage{});
   EXPECT_EQ(shared.current_usage().reserved, 0u);
   EXPECT_STREQ(shared.audit(), nullptr);
 }
-TEST(quarantine_threads, share_segments) { run_threads<pytorch<>>(); }
-TEST(quarantine_threads, share_ranges) { run_threads<stitched>(); }
+TEST(faulty_memory_threads, share_segments) { run_threads<pytorch<>>(); }
+TEST(faulty_memory_threads, share_ranges) { run_threads<stitched>(); }
 
-TEST(quarantine_extension, ignores_memory_that_sleeps) {
-  caching_allocator<recipe::stitched, simulated_device, extension::quarantine, extension::sleep_mode> memory;
+TEST(faulty_memory, ignores_memory_that_sleeps) {
+  caching_allocator<recipe::stitched, simulated_device, extension::faulty_memory, extension::sleep_mode>
+      memory;
   void* const p = memory.allocate(20_MiB);
   ASSERT_TRUE(memory.get<extension::sleep_mode>().sleep(extension::sleep_contents::discard));
-  const extension::quarantine_result marked = memory.get<extension::quarantine>().mark_faulty(p, 64);
+  const extension::faulty_memory_result marked = memory.get<extension::faulty_memory>().mark_faulty(p, 64);
   EXPECT_EQ(marked.bytes, 0u);
   EXPECT_EQ(marked.live, 0u);
-  EXPECT_TRUE(memory.get<extension::quarantine>().is_safe(p));
+  EXPECT_TRUE(memory.get<extension::faulty_memory>().is_safe(p));
 }
 
 }  // namespace
