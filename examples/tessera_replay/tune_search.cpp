@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <variant>
 #include <vector>
 
 #include <tessera/provider/simulated_device.hpp>

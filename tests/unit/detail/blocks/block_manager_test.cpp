@@ -31,11 +31,11 @@ using manager_type = manager_of<traits_of_tests>;
 constexpr page_order normal{{page_kind::normal}, 1};
 using sizes = std::vector<std::size_t>;
 
-TEST(free_list_map, erases_lists_without_segments_before_their_number_doubles) {
+TEST(free_list_map, erases_lists_without_users_before_their_number_doubles) {
   free_list_map lists;
   free_list* const owner = lists.find_or_create(stream_id{1'000'000});
   ASSERT_NE(owner, nullptr);
-  owner->segments = 1;
+  owner->users = 1;
   std::size_t max = 0;
   for (std::uint64_t key = 0; key < 1000; ++key) {
     ASSERT_NE(lists.find_or_create(stream_id{key}), nullptr);

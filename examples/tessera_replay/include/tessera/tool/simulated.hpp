@@ -17,7 +17,6 @@
 #include <tessera/recipe/recipe.hpp>
 #include <tessera/tool/composition.hpp>
 #include <tessera/tool/simulated_allocator.hpp>
-#include <tessera/trace/recording.hpp>
 
 /// Makes a simulated_allocator. The sources that compile recipes include this header.
 
