@@ -709,8 +709,9 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
   [[nodiscard]] bool record(std::uint32_t i, stream_id stream) noexcept {
     node& n = follower_.at(i);
     if (!has_events || !allocator_.delays_reuse(follower_.track_of(n).stream, stream)) return true;
-    const bool exists =
-        allocator_.visit_provider([=](provider_type& device) { return detail::has_stream(device, stream); });
+    const bool exists = must_not_wait_ || allocator_.visit_provider([=](provider_type& device) {
+      return detail::has_stream(device, stream);
+    });
     if (!exists || !used_blocks_.reserve(1)) return false;
     used_block*& b = used_blocks_of_[i];
     if (b == nullptr) {

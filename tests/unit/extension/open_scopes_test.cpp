@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
+#include <cstdint>
 #include <random>
 #include <thread>
 #include <vector>
@@ -9,6 +10,7 @@
 #include <tessera/core/types.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/extension/private_pools.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>
@@ -178,6 +180,43 @@ TEST(captures, release_no_memory) {
   capture_on_a_small_device<pytorch_2_14<"garbage_collection_threshold:0.1,per_process_memory_fraction:0.9">>
       collecting;
   EXPECT_EQ(collecting.releases(), 0u);
+}
+
+/// A device that may fail to take memory back.
+struct keeping_device : simulated_device {
+  using simulated_device::simulated_device;
+  bool keeps = false;
+  std::uint64_t asked = 0;
+  [[nodiscard]] bool destroy(const physical& memory) noexcept {
+    ++asked;
+    return !keeps && simulated_device::destroy(memory);
+  }
+};
+template <typename Recipe>
+void ask_for_it_after_the_capture() {
+  keeping_device device;
+  caching_allocator<Recipe, provider_ref<keeping_device>, extension::private_pools> in{provider_ref(device)};
+  void* const kept = in.allocate(40_MiB);
+  in.deallocate(in.allocate(50_MiB));
+  device.keeps = true;
+  in.trim();
+  EXPECT_GT(device.asked, 0u);
+  device.keeps = false;
+  device.asked = 0;
+  const auto pool = pools_of(in).create();
+  EXPECT_TRUE(pools_of(in).open(pool, {}, scope_kind::capture));
+  void* const captured = in.allocate(60_MiB);
+  EXPECT_EQ(device.asked, 0u);
+  EXPECT_TRUE(pools_of(in).close(pool));
+  void* const grown = in.allocate(200_MiB);
+  EXPECT_GT(device.asked, 0u);
+  for (void* const p : {kept, captured, grown}) in.deallocate(p);
+  EXPECT_EQ(in.audit(), nullptr);
+}
+TEST(captures, do_not_ask_again_for_memory_that_the_device_did_not_take) {
+  ask_for_it_after_the_capture<pytorch_2_14<"expandable_segments:True">>();
+  ask_for_it_after_the_capture<stitched>();
+  ask_for_it_after_the_capture<paddle_virtual_memory_v2>();
 }
 
 // PyTorch 2.6 releases memory while a graph is captured.

@@ -390,14 +390,20 @@ TEST(would_fit, waits_for_a_stream_before_a_release_only_if_the_allocator_does) 
 
 TEST(would_fit, does_not_wait_during_a_capture) {
   busy<recipe::pytorch<>, extension::private_pools> in;
+  void* const used = in.allocator.allocate(1_MiB);
+  EXPECT_TRUE(in.allocator.record_stream(used, stream_id{1}));
+  in.allocator.provider().submit(stream_id{1}, 1000);
+  in.allocator.deallocate(used);
   in.allocator.deallocate(in.block);
   auto pools = in.allocator.get<extension::private_pools>();
   const pool_id graph = pools.create();
   const stream_id captured{7};
   ASSERT_TRUE(pools.open(graph, extension::stream_filter(captured)));
+  const std::uint64_t queries = in.allocator.provider().calls().query;
   EXPECT_FALSE(would_fit(in.allocator, {{140_MiB}}));
   EXPECT_EQ(in.allocator.try_allocate(140_MiB), nullptr);
   EXPECT_FALSE(would_fit(in.allocator, {{1_MiB}, {1_MiB, captured}}));
+  EXPECT_EQ(in.allocator.provider().calls().query, queries);
   ASSERT_TRUE(pools.close(graph));
   EXPECT_TRUE(would_fit(in.allocator, {{140_MiB}}));
 }

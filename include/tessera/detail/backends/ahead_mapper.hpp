@@ -52,7 +52,7 @@ class ahead_mapper {
     const auto& p = access::policies(in_);
     const range_growth growth = ranges.growth_for(goal(), p);
     if (list_ == nullptr || !may_grow(growth.mapping)) return false;
-    ranges.chunks().retry_orphaned(manager().provider());
+    ranges.retry_orphaned();
     ranges.note_alignment(growth.mapping);
     block* hole = next_hole(ranges.granularity(growth.kinds));
     if (hole == nullptr) hole = ranges.reserve_range(*list_, goal(), growth, false);

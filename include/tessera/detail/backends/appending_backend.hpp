@@ -46,7 +46,7 @@ struct appending_backend : range_backend_defaults {
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t, const Policies& p) noexcept {
       const range_growth growth = ranges().growth_for(size, p);
-      ranges().chunks().retry_orphaned(manager_.provider());
+      ranges().retry_orphaned();
       ranges().note_alignment(growth.mapping);
       const std::size_t whole = p.growth.bytes_to_map(size, growth.mapping);
       const std::size_t page = ranges().granularity(growth.kinds);

@@ -55,7 +55,7 @@ struct expandable_backend : range_backend_defaults {
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t, const Policies& p) noexcept {
       const range_growth growth = ranges().growth_for(size, p);
-      ranges().chunks().retry_orphaned(manager_.provider());
+      ranges().retry_orphaned();
       const std::size_t granularity = ranges().granularity(growth.kinds);
       ranges().note_alignment(growth.mapping);
       block* at = lowest_place(list, size, granularity);

@@ -385,10 +385,14 @@ class mapped_ranges {
     return *hole;
   }
 
+  /// Retries to give back memory that the device failed to take, if the device may be waited for.
+  void retry_orphaned() noexcept {
+    if (manager_.may_wait()) chunks_.retry_orphaned(provider());
+  }
   /// Frees host memory of unused metadata, and gives back the ranges without mapped memory of groups that
   /// extensions added and whose idle memory may go back. Also retries to give back memory that the device failed to take.
   void shrink() noexcept {
-    chunks_.retry_orphaned(provider());
+    retry_orphaned();
     for_each_range([this](segment& range) {
       // A range that is short, because the device refused a longer one, would serve less than another one may now.
       const auto& owner = Manager::group_of(*range.list);

@@ -51,7 +51,7 @@ class stitched_ranges : public placing_ranges<Manager> {
   [[nodiscard]] placement prepare_placement(free_list& list, std::size_t size, const range_growth& growth,
                                             bool should_save_pages) noexcept {
     ranges().note_alignment(growth.mapping);
-    ranges().chunks().retry_orphaned(manager_.provider());
+    ranges().retry_orphaned();
     const placement found = placement_search(size, growth.mapping, should_save_pages).best(list);
     if (found.first != nullptr || growth.range == 0) return found;
     if (reserves_left_ > 0)

@@ -280,7 +280,7 @@ class allocator_copy {
 
   void copy_segments() {
     from().pending().for_each_wait(
-        original_.provider(),
+        original_.provider(), from().may_wait(),
         [this](const block& b, stream_id stream, bool is_done) { waits_.push_back({&b, stream, is_done}); });
     if constexpr (requires { from().pending().first_aside(); })
       if (from().may_wait()) add_set_aside();

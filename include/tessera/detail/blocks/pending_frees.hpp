@@ -101,12 +101,12 @@ class pending_frees {
     return u == nullptr;
   }
 
-  /// Calls f(block, stream, is_done) for each use that a pending block waits for. Asks the device whether it is done, but
-  /// never waits. Blocks that were set aside are not visited.
+  /// Calls f(block, stream, is_done) for each use that a pending block waits for. Asks the device whether it is done, if
+  /// `asks`, but never waits. Blocks that were set aside are not visited.
   template <typename F>
-  void for_each_wait(Provider& device, F f) {
+  void for_each_wait(Provider& device, bool asks, F f) {
     for (const use_queue* queue = waiting_; queue != nullptr; queue = queue->next) {
-      bool is_done = true;
+      bool is_done = asks;
       for (stream_use* u = queue->oldest; u != nullptr; u = u->next) {
         is_done = is_done && u->recorded && device.query(static_cast<use*>(u)->event);
         f(*u->used, queue->stream, is_done);
@@ -306,7 +306,7 @@ class pending_frees<Provider, false> {
     return true;
   }
   template <typename F>
-  static constexpr void for_each_wait(Provider&, F) noexcept {}
+  static constexpr void for_each_wait(Provider&, bool, F) noexcept {}
   template <typename F>
   static constexpr void defer_set_aside(Provider&, F) noexcept {}
   template <typename F>
