@@ -482,7 +482,35 @@ TEST_F(planned_on_a_device, leaves_handles_to_the_allocator_inside) {
   memory.deallocate(h);
 }
 
+/// Counts how often it is asked whether a stream exists.
+struct device_with_streams : simulated_device {
+  int asked = 0;
+  [[nodiscard]] bool has_stream(stream_id) noexcept {
+    ++asked;
+    return true;
+  }
+};
+void ask_for_no_stream_in_a_capture() {
+  device_with_streams device;
+  const plan::made_plan made = ten();
+  plan::planned<caching_allocator<pytorch<>, provider_ref<device_with_streams>, extension::private_pools>>
+      memory(made.view(), provider_ref(device));
+  void* const first = memory.allocate(sizes[0]);
+  void* const second = memory.allocate(sizes[1]);
+  EXPECT_TRUE(memory.record_stream(first, stream_id{1}));
+  EXPECT_EQ(device.asked, 1);
+  auto pools = memory.get<extension::private_pools>();
+  const pool_id graph = pools.create();
+  ASSERT_TRUE(pools.open(graph));
+  EXPECT_TRUE(memory.record_stream(second, stream_id{1}));
+  EXPECT_EQ(device.asked, 1);
+  EXPECT_EQ(memory.statistics().by_plan.requests, 2u);
+  ASSERT_TRUE(pools.close(graph));
+  for (void* const p : {first, second}) memory.deallocate(p);
+}
+
 TEST_F(planned_on_a_device, leaves_scopes_of_private_pools_to_the_allocator_inside) {
+  ask_for_no_stream_in_a_capture();
   void* const before = memory.allocate(sizes[0]);
   auto pools = memory.get<extension::private_pools>();
   const pool_id graph = pools.create();
@@ -503,33 +531,6 @@ TEST_F(planned_on_a_device, leaves_scopes_of_private_pools_to_the_allocator_insi
   EXPECT_TRUE(pools.release(graph));
   memory.trim();
   EXPECT_EQ(memory.current_usage().reserved, 0u);
-}
-
-/// Counts how often it is asked whether a stream exists.
-struct device_with_streams : simulated_device {
-  int asked = 0;
-  [[nodiscard]] bool has_stream(stream_id) noexcept {
-    ++asked;
-    return true;
-  }
-};
-TEST(planned, asks_for_no_stream_in_a_capture) {
-  device_with_streams device;
-  const plan::made_plan made = ten();
-  plan::planned<caching_allocator<pytorch<>, provider_ref<device_with_streams>, extension::private_pools>>
-      memory(made.view(), provider_ref(device));
-  void* const first = memory.allocate(sizes[0]);
-  void* const second = memory.allocate(sizes[1]);
-  EXPECT_TRUE(memory.record_stream(first, stream_id{1}));
-  EXPECT_EQ(device.asked, 1);
-  auto pools = memory.get<extension::private_pools>();
-  const pool_id graph = pools.create();
-  ASSERT_TRUE(pools.open(graph));
-  EXPECT_TRUE(memory.record_stream(second, stream_id{1}));
-  EXPECT_EQ(device.asked, 1);
-  EXPECT_EQ(memory.statistics().by_plan.requests, 2u);
-  ASSERT_TRUE(pools.close(graph));
-  for (void* const p : {first, second}) memory.deallocate(p);
 }
 
 TEST_F(planned_on_a_device, waits_for_recorded_streams) {
