@@ -52,7 +52,7 @@ template <typename E, typename A>
   return nullptr;
 }
 /// Gives a class that hides the type of an allocator the calls by which doors reach its extensions. The class defines
-/// `object()`, the allocator, `access<E>()`, which is null without the extension, and `why_missing<E>`, which says so.
+/// `object()`, the allocator; `access_of<E>()`, as find_access; and `why_missing<E>`, what the calls say without the extension.
 template <typename Self>
 class hidden_extensions {
  public:

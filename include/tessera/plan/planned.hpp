@@ -38,7 +38,8 @@ struct no_mutex {
   void lock() noexcept {}
   void unlock() noexcept {}
 };
-/// Whether one thread at a time uses an allocator. A front end may lock, so it is a caching_allocator, or says so itself.
+/// Whether one thread at a time uses an allocator. That is known of a caching_allocator, and of a type that declares it; any other
+/// front end may lock.
 template <typename Allocator>
 inline constexpr bool is_for_one_thread =
     is_caching_allocator<Allocator> || requires { requires bool(Allocator::is_for_one_thread); };

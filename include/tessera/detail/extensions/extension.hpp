@@ -78,10 +78,10 @@
 /// because the questions cost time; on_served also needs an extension that has for_each_group. So on_free may report bytes
 /// for which there was no on_use.
 ///
-/// Behind a front end that locks, check_thread() runs before its mutex is locked, on_end() when no other thread calls any more, and
-/// all others with the mutex held: attempt(), acquire() and release() too. So a state needs no mutex, and must not wait for a thread
-/// that may call the allocator. While the device acquires or releases a segment or waits for work, the mutex is unlocked: after a
-/// call that may do so, look at blocks and groups again.
+/// Behind a front end that locks, check_thread() runs before its mutex is locked, and on_end() when no other thread calls any
+/// more. All others run with the mutex held, also attempt(), acquire() and release(). So a state needs no mutex, and must not wait
+/// for a thread that may call the allocator. The mutex is unlocked while the device acquires or releases a segment or waits for
+/// work. After a call that may do so, look at blocks and groups again, because other threads may have changed them.
 ///
 /// If an extension refuses in may_start_growth, may_acquire or may_use, the miss goes on as at a limit: its `why` is
 /// by_extension, and it takes the steps that the recovery policy has for by_limit. adjust() may replace `miss.steps`.
