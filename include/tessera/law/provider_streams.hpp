@@ -266,7 +266,10 @@ void ordered_work(provider_check_result& found, D& device, stream_id busy, strea
   const auto must_hold = [&](bool holds, rule law, std::uint64_t at) {
     found.must_hold(holds, law, waiting, "waits for stream", busy, "position", at, "work ended", false);
   };
-  for (const bool makes_wait : {false, true}) {
+  // A stream that does not wait shows it only if its thread runs before the work ends, which it may miss by
+  // chance while the machine is busy.
+  for (const bool makes_wait : {false, true, true, true, true}) {
+    if (!found) return;
     work.begin(busy);
     const std::uint64_t at = device.position(busy);
     if (makes_wait)
