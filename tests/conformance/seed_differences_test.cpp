@@ -166,6 +166,10 @@ TEST(seed_differences, 32_bytes_make_a_request_of_1_MiB_large_in_the_code) {
   using up_to_10 = with<as_documented, policy::grow_by_segments<2_MiB, 20_MiB, 10_MiB + 512>>;
   EXPECT_EQ(reserved_for(simulated<as_documented>(), 10_MiB), 10_MiB) << "1 to 10 MiB, as the code reads it";
   EXPECT_EQ(reserved_for(simulated<up_to_10>(), 10_MiB), 20_MiB);
+  using below_1 = with<as_documented, policy::pool_small_and_large<1_MiB - 512>>;
+  EXPECT_EQ(reserved_for(simulated<as_documented>(), 1_MiB), 2_MiB) << "up to 1 MiB, as page_size has it";
+  EXPECT_EQ(reserved_for(simulated<below_1>(), 1_MiB), 20_MiB) << "below 1 MiB, as the pools have it";
+  EXPECT_EQ(reserved_for(simulated<below_1>(), 1_MiB - 512), 2_MiB);
 
   using giant = recipe::torch_npu<"page_size:1g">;
   using giant_as_documented = with<giant, policy::round_to_divisions<512>>;

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/per_stream.hpp>
 #include <tessera/law/recipe_laws.hpp>
 #include <tessera/policy/chunks.hpp>
 #include <tessera/provider/adaptor.hpp>
@@ -261,6 +262,15 @@ TEST(paddle_naive_best_fit, releases_a_block_larger_than_a_chunk_beside_other_pr
   const std::size_t reserved = pool.current_usage().reserved;
   pool.deallocate(chunk);
   EXPECT_EQ(pool.current_usage().reserved, reserved) << "a chunk stays";
+  pool.trim();
+
+  // Settings that change in between know nothing of the device.
+  ASSERT_NE(device.acquire(40_GiB), nullptr);
+  concurrent::per_stream<beside> arenas{provider_ref(device), settings};
+  void* const other = arenas.allocate(36_GiB);
+  arenas.visit_policies([](auto&) {});
+  arenas.deallocate(other);
+  EXPECT_EQ(arenas.current_usage().reserved, 0u);
 }
 
 /// Chunks whose sizes the device rounds to multiples of its granule do not count as direct segments.

@@ -26,9 +26,10 @@ namespace tessera::inline v0_1::detail {
 /// A provider, the mutex that serializes its calls, and the refusals of the threads that called it.
 template <typename Provider>
 struct serialized_calls {
-  explicit serialized_calls(Provider own) : device(std::move(own)) {}
+  explicit serialized_calls(Provider own) : device(std::move(own)), latest_available(left_on(device, 0)) {}
   Provider device;
   std::mutex mutex;
+  std::atomic<std::size_t> latest_available;  ///< what the provider said last
   struct no_refusals {};
   static constexpr bool keeps_refusals = explaining_provider<Provider> && !detail::is_thread_safe<Provider>;
   [[TESSERA_NO_UNIQUE_ADDRESS]] std::conditional_t<keeps_refusals, provider::latest_refusals, no_refusals>
@@ -95,11 +96,19 @@ class serialized_provider : public provider::provider_adaptor<Provider, one_at_a
   explicit serialized_provider(Provider device)
       : serialized_provider(std::make_unique<serialized_calls<Provider>>(std::move(device))) {}
 
-  /// Exists only if no lock is needed: a caller that waited here would keep other threads from cached blocks.
+  /// During another call, what the provider said last: a caller that waited here would keep other threads from cached
+  /// blocks.
   [[nodiscard]] std::size_t available() const noexcept
-    requires(detail::measured_provider<Provider> && !locks)
+    requires detail::measured_provider<Provider>
   {
-    return this->inner().available();
+    if constexpr (!locks) {
+      return this->inner().available();
+    } else {
+      const std::unique_lock lock(own_->mutex, std::try_to_lock);
+      if (lock.owns_lock())
+        own_->latest_available.store(this->inner().available(), std::memory_order_relaxed);
+      return own_->latest_available.load(std::memory_order_relaxed);
+    }
   }
   /// Exists only if no lock is needed: two providers that reclaim from each other would deadlock.
   bool reclaim() noexcept
