@@ -190,7 +190,10 @@ tessera::tool::detail::recorded_memory restoring::recorded_memory_of(Allocator& 
                     return a.template get<restoring>().restore(s, size, blocks);
                   }},
       .create_pool = {in, [](Allocator& a) { return a.template get<private_pools>().create(); }},
-      .open_pool = {in, [](Allocator& a, pool_id to) { return a.template get<private_pools>().open(to); }},
+      .open_pool = {in,
+                    [](Allocator& a, pool_id to) {
+                      return a.template get<private_pools>().open(to, scope_kind::capture);
+                    }},
       .close_pool = {in, [](Allocator& a, pool_id to) { return a.template get<private_pools>().close(to); }},
       .has_ranges = Allocator::has_ranges};
 }

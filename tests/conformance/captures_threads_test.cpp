@@ -103,7 +103,7 @@ struct captures_of_threads : testing::Test {
         while (!log.waits && !is_over) std::this_thread::yield();
         std::call_once(once, [&] {
           EXPECT_FALSE(is_over) << "it waited for nothing";
-          EXPECT_TRUE(pools.open(captured.id()));
+          EXPECT_TRUE(pools.open(captured.id(), extension::scope_kind::capture));
           log.captures = true;
         });
       });
@@ -235,7 +235,9 @@ TYPED_TEST(captures_of_threads_during_a_release, end_a_trim_with_and_without_fau
     const std::size_t before = memory.current_usage().reserved;
     auto pools = memory.template get<extension::private_pools>();
     log.in_release = [&] {
-      std::thread([&] { log.captures = static_cast<bool>(pools.open(pool.id())); }).join();
+      std::thread([&] {
+        log.captures = static_cast<bool>(pools.open(pool.id(), extension::scope_kind::capture));
+      }).join();
     };
     memory.trim();
     EXPECT_TRUE(log.captures);

@@ -266,7 +266,7 @@ TYPED_TEST(checkpoints, are_refused_without_a_state) {
 TYPED_TEST(checkpoints, need_a_pool_in_use) {
   auto& on = this->device_memory;
   const pool_id pool = pools(on).create();
-  ASSERT_TRUE(pools(on).open(pool, {}));
+  ASSERT_TRUE(pools(on).open(pool, extension::scope_kind::capture));
   void* const p = on.allocate(5_MiB, one);
   ASSERT_TRUE(pools(on).close(pool));
   const extension::pool_checkpoint made = checkpoints_of(on).record(pool);

@@ -84,7 +84,8 @@ class optional_calls {
     ROW("pools", a.template get<extension::private_pools>().release(x.pool));
     ROW("pools", a.template get<extension::private_pools>().use_count(x.pool));
     ROW("pools", a.template get<extension::private_pools>().has(x.pool));
-    ROW("pools", a.template get<extension::private_pools>().open(x.pool, extension::stream_filter{}));
+    ROW("pools", a.template get<extension::private_pools>().open(x.pool, extension::stream_filter{},
+                                                                 extension::scope_kind::capture));
     ROW("pools", a.template get<extension::private_pools>().close(x.pool));
     ROW("pools", a.template get<extension::private_pools>().is_capturing());
     ROW("pools", a.template get<extension::private_pools>().trim(x.pool));

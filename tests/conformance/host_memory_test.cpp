@@ -464,7 +464,7 @@ TEST(host_memory_for_recordings, that_runs_out_anywhere_ends_the_recording) {
     fails_at = k;
     fails_for = 1;
     const pool_id made = pools(pool).create();
-    const bool begins = made != pool_id{} && pools(pool).open(made, any);
+    const bool begins = made != pool_id{} && pools(pool).open(made, any, extension::scope_kind::capture);
     for (int i = 0; i < 2000; ++i) {
       pool.begin_step();
       void* const p = pool.try_allocate(1000, stream_id{1});
@@ -500,7 +500,7 @@ TEST(host_memory_for_pools_of_arenas, that_runs_out_anywhere_creates_no_pool) {
     fails_for = 1;
     const pool_id made = pools(pool).create();
     const bool created = made != pool_id{};
-    const bool begins = static_cast<bool>(pools(pool).open(made, {}));
+    const bool begins = static_cast<bool>(pools(pool).open(made, extension::scope_kind::capture));
     void* const p = pool.try_allocate(1000, last);  // creates an arena, or shares one
     fails_at = 0;
     any_failed = any_failed || !created;

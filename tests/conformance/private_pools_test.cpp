@@ -122,7 +122,7 @@ TYPED_TEST(private_pools, keep_their_memory_until_their_release) {
 
 TYPED_TEST(private_pools, exist_until_they_own_no_memory) {
   const pool_id pool = pools(this->on).create();
-  ASSERT_TRUE(pools(this->on).open(pool, {}));
+  ASSERT_TRUE(pools(this->on).open(pool, extension::scope_kind::capture));
   void* const p = this->allocate(5_MiB);
   EXPECT_FALSE(pools(this->on).release(pool)) << "its scope is open";
   EXPECT_TRUE(pools(this->on).retain(pool));
@@ -132,7 +132,7 @@ TYPED_TEST(private_pools, exist_until_they_own_no_memory) {
   EXPECT_TRUE(pools(this->on).release(pool));
   EXPECT_FALSE(pools(this->on).release(pool)) << "it has no use";
   EXPECT_FALSE(pools(this->on).retain(pool));
-  EXPECT_FALSE(pools(this->on).open(pool, {}));
+  EXPECT_FALSE(pools(this->on).open(pool, extension::scope_kind::capture));
   this->on.trim();
   EXPECT_TRUE(pools(this->on).has(pool)) << "a block is live";
   this->on.deallocate(p);
@@ -148,7 +148,7 @@ TYPED_TEST(private_pools, are_emptied_alone) {
   if constexpr (!TypeParam::growth::backend::moves_memory) this->on.deallocate(outside_pool);
   const std::size_t outside = this->reserved();
   const pool_id pool = pools(this->on).create();
-  ASSERT_TRUE(pools(this->on).open(pool, {}));
+  ASSERT_TRUE(pools(this->on).open(pool, extension::scope_kind::capture));
   this->on.deallocate(this->allocate(30_MiB));
   ASSERT_TRUE(pools(this->on).close(pool));
   ASSERT_TRUE(pools(this->on).release(pool));
@@ -231,7 +231,7 @@ TYPED_TEST(private_pools, await_events_of_blocks_freed_after_the_scope) {
 TYPED_TEST(private_pools, wait_only_for_their_own_blocks) {
   if constexpr (!TypeParam::streams::uses_events) GTEST_SKIP() << "the recipe records no streams";
   const pool_id pool = pools(this->on).create();
-  ASSERT_TRUE(pools(this->on).open(pool, one));
+  ASSERT_TRUE(pools(this->on).open(pool, one, extension::scope_kind::capture));
   void* const inside = this->allocate(5_MiB, one);
   void* const outside = this->allocate(5_MiB, two);
   ASSERT_TRUE(pools(this->on).close(pool));
@@ -255,7 +255,7 @@ TEST(private_pools_in_ranges, give_back_a_range_that_was_reserved_in_vain) {
       simulated_device{simulated_device::options{.capacity = 40_MiB}}};
   void* const all = on.allocate(40_MiB);
   const pool_id pool = pools(on).create();
-  ASSERT_TRUE(pools(on).open(pool, {}));
+  ASSERT_TRUE(pools(on).open(pool, extension::scope_kind::capture));
   EXPECT_EQ(on.try_allocate(5_MiB), nullptr);
   ASSERT_TRUE(pools(on).close(pool));
   ASSERT_TRUE(pools(on).release(pool));
@@ -270,7 +270,7 @@ TEST(private_pool_numbers, name_no_pool_of_another_allocator) {
   caching_allocator<pytorch<>, simulated_device, extension::private_pools> here, there;
   const pool_id pool = pools(here).create();
   EXPECT_FALSE(pools(there).has(pool));
-  EXPECT_FALSE(pools(there).open(pool, {}));
+  EXPECT_FALSE(pools(there).open(pool, extension::scope_kind::capture));
   EXPECT_FALSE(pools(there).close(pool));
   EXPECT_FALSE(pools(there).retain(pool));
   EXPECT_FALSE(pools(there).release(pool));
@@ -338,7 +338,7 @@ TYPED_TEST(private_pools, may_serve_requests_of_the_default_pools_that_growth_do
 
 TYPED_TEST(private_pools, of_which_one_is_trimmed_wait_for_a_capture) {
   const pool_id old = pools(this->on).create();
-  ASSERT_TRUE(pools(this->on).open(old, one));
+  ASSERT_TRUE(pools(this->on).open(old, one, extension::scope_kind::capture));
   void* const p = this->allocate(30_MiB, one);
   this->on.deallocate(this->allocate(60_MiB, one));
   ASSERT_TRUE(pools(this->on).close(old) && pools(this->on).release(old));
@@ -517,7 +517,7 @@ TEST(private_pools_names, of_no_private_pool_are_refused) {
   constexpr const char* of_default = "the default pools are not a private pool";
   EXPECT_STREQ(private_ones.retain(default_pools).why, of_default);
   EXPECT_STREQ(private_ones.release(default_pools).why, of_default);
-  EXPECT_STREQ(private_ones.open(default_pools).why, of_default);
+  EXPECT_STREQ(private_ones.open(default_pools, extension::scope_kind::capture).why, of_default);
   EXPECT_STREQ(private_ones.release(pool_id{123456789}).why, "no such pool exists");
   EXPECT_FALSE(private_ones.has(default_pools));
 }

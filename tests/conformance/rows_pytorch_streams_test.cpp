@@ -116,7 +116,7 @@ TEST(torch_row, n080_a_capture_on_two_streams_takes_two_segments_of_its_pool) {
   on.deallocate(on.allocate(5_MiB, side));
   const pool_id pool = pools(on).create();
   const auto is_captured = [](void*, stream_id s) noexcept { return s == stream_id{1} || s == stream_id{2}; };
-  ASSERT_TRUE(pools(on).open(pool, {is_captured, nullptr}));
+  ASSERT_TRUE(pools(on).open(pool, {is_captured, nullptr}, extension::scope_kind::capture));
   void* const here = on.allocate(5_MiB, main);
   void* const there = on.allocate(5_MiB, side);
   EXPECT_EQ(segments(on), 4u);
@@ -131,7 +131,7 @@ std::vector<std::size_t> reserved_by_nested_pools() {
   std::vector<pool_id> nested;
   for (int i = 0; i < 3; ++i) {
     nested.push_back(pools(on).create());
-    EXPECT_TRUE(pools(on).open(nested.back(), {}, extension::scope_kind::plain));
+    EXPECT_TRUE(pools(on).open(nested.back(), extension::scope_kind::plain));
     (void)on.allocate(20_MiB);
   }
   for (const int inner : {2, 1}) {
@@ -185,7 +185,7 @@ TEST(torch_row, n085_a_pool_serves_the_default_pools_if_growth_fails_before_anyt
 TEST(torch_row, n086_a_pool_without_uses_serves_no_others) {
   with_pools<> on{device_of(80_MiB)};
   const pool_id pool = pools(on).create({.serves_on_oom = true});
-  ASSERT_TRUE(pools(on).open(pool, {}));
+  ASSERT_TRUE(pools(on).open(pool, extension::scope_kind::capture));
   void* const kept = on.allocate(16);
   on.deallocate(on.allocate(60_MiB));
   ASSERT_TRUE(pools(on).close(pool));
@@ -236,7 +236,7 @@ TEST(torch_row, n091_the_numbers_of_pools_increase) {
   with_pools<> on;
   const pool_id first = pools(on).create();
   EXPECT_LT(first, pools(on).create());
-  ASSERT_TRUE(pools(on).open(first, {}));
+  ASSERT_TRUE(pools(on).open(first, extension::scope_kind::capture));
   (void)on.allocate(16);
   EXPECT_EQ(take_snapshot(on).segments[0].pool, (snapshot::pool_id{0, first.number}));
 }

@@ -453,7 +453,7 @@ TYPED_TEST(sleeping, says_why_it_is_refused) {
   EXPECT_STREQ(sleep_mode_of(on).wake(pool.id()).why, "the pool does not sleep");
   ASSERT_TRUE(sleep_mode_of(pool).sleep(discard));
   EXPECT_STREQ(sleep_mode_of(pool).sleep(discard).why, "the pool sleeps");
-  EXPECT_FALSE(pools(on).open(pool.id(), {}));
+  EXPECT_FALSE(pools(on).open(pool.id(), extension::scope_kind::capture));
   EXPECT_DEATH(const extension::pool_scope scope(pool, extension::scope_kind::capture),
                "the pool sleeps; wake it first");
   const extension::sleep_result nothing = sleep_mode_of(on).sleep(discard);

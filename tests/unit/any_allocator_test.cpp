@@ -86,7 +86,7 @@ TYPED_TEST(any_allocator_of, has_the_private_pools_of_its_allocator) {
       const extension::pool_scope scope(pool, stream_id{1}, extension::scope_kind::capture);
       EXPECT_TRUE(pools(any).is_capturing());
       EXPECT_TRUE(pools(allocator).is_capturing());
-      EXPECT_FALSE(pools(any).open(id, {}));
+      EXPECT_FALSE(pools(any).open(id, extension::scope_kind::capture));
       p = any.allocate(5_MiB, stream_id{1});
       EXPECT_EQ(segment_of(allocator, p).private_pool, id);
       EXPECT_EQ(segment_of(allocator, any.allocate(5_MiB, stream_id{2})).private_pool, pool_id{});
@@ -142,7 +142,7 @@ TEST(any_allocator, has_no_pool_if_its_allocator_has_none) {
   EXPECT_THROW((void)extension::private_pool<any_allocator>{any}, std::bad_alloc);
   const pool_id other{1};
   EXPECT_FALSE(pools(any).has(other) || pools(any).retain(other) || pools(any).release(other));
-  EXPECT_FALSE(pools(any).open(other, {}) || pools(any).close(other));
+  EXPECT_FALSE(pools(any).open(other, extension::scope_kind::capture) || pools(any).close(other));
   EXPECT_FALSE(pools(any).is_capturing() || sleep_mode_of(any).is_asleep());
   EXPECT_EQ(pools(any).use_count(other), 0u);
   EXPECT_NE(sleep_mode_of(any).sleep(pool_id{}, extension::sleep_contents::discard).why, nullptr);

@@ -117,7 +117,7 @@ TYPED_TEST(events_of_pools, name_the_private_pool) {
     kept.clear();
   };
   expect_all_of({}, action::alloc);
-  ASSERT_TRUE(pools(on).open(pool, own));
+  ASSERT_TRUE(pools(on).open(pool, own, extension::scope_kind::capture));
   void* const p = on.allocate(30_MiB, own);
   expect_all_of(pool, action::alloc);
   EXPECT_TRUE(on.reuse_in_place(p, 30_MiB - 1, own));

@@ -582,11 +582,14 @@ class private_pools::door {
   ///   Returns:  why not, if the pool does not exist, has no use, or serves no requests, or if its scope is open
   ///   Cost:     a later request is logarithmic in the open scopes; it also calls the function of each scope that comes before
   ///             the one that decides
-  [[nodiscard]] outcome open(pool_id pool, const stream_filter& streams = {},
-                             scope_kind kind = scope_kind::capture) noexcept {
+  [[nodiscard]] outcome open(pool_id pool, const stream_filter& streams, scope_kind kind) noexcept {
     return change(
         {pool_change::kind::opened, pool, &streams, kind},
         [&](auto& s) { return s.open(pool, streams, kind); }, [=](auto& s) { (void)s.close(pool); });
+  }
+  /// For the requests of all streams.
+  [[nodiscard]] outcome open(pool_id pool, scope_kind kind) noexcept {
+    return open(pool, stream_filter(), kind);
   }
   /// Closes the scope of a private pool.
   ///   Returns:  why not, if it has none

@@ -229,7 +229,8 @@ class pool_operations {
       case event::kind::begin_pool: {
         if (!retain(p)) return false;
         const bool all = e.bytes != 0;
-        if (!(all ? door().open(p.id) : door().open(p.id, {pool::selects, &p.streams}))) {
+        if (!(all ? door().open(p.id, extension::scope_kind::capture)
+                  : door().open(p.id, {pool::selects, &p.streams}, extension::scope_kind::capture))) {
           (void)door().release(p.id);
           return false;
         }

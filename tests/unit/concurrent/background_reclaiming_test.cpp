@@ -172,7 +172,7 @@ TEST(background_reclaiming, frees_what_was_freed_during_a_capture) {
   const pool_id graph = pools.create();
   void* const p = pool.allocate(64_KiB);
   ASSERT_TRUE(pool.record_stream(p, stream_id{}));
-  ASSERT_TRUE(pools.open(graph));
+  ASSERT_TRUE(pools.open(graph, extension::scope_kind::capture));
   pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().pending(), 64_KiB);
   EXPECT_FALSE(pool.has_worker());

@@ -101,8 +101,8 @@ TYPED_TEST(pools_of_arenas, are_copied_to_new_arenas) {
 TYPED_TEST(pools_of_arenas, exist_until_no_arena_has_their_memory) {
   const pool_id pool = pools(this->on).create();
   ASSERT_NE(pool, pool_id{});
-  ASSERT_TRUE(pools(this->on).open(pool, {}));
-  EXPECT_FALSE(pools(this->on).open(pool, {})) << "its scope is open";
+  ASSERT_TRUE(pools(this->on).open(pool, extension::scope_kind::capture));
+  EXPECT_FALSE(pools(this->on).open(pool, extension::scope_kind::capture)) << "its scope is open";
   EXPECT_FALSE(pools(this->on).release(pool));
   void* const p = this->on.allocate(5_MiB, one);
   void* const q = this->on.allocate(5_MiB, two);
@@ -114,7 +114,7 @@ TYPED_TEST(pools_of_arenas, exist_until_no_arena_has_their_memory) {
   EXPECT_TRUE(pools(this->on).release(pool));
   EXPECT_FALSE(pools(this->on).release(pool)) << "it has no use";
   EXPECT_FALSE(pools(this->on).retain(pool));
-  EXPECT_FALSE(pools(this->on).open(pool, {}));
+  EXPECT_FALSE(pools(this->on).open(pool, extension::scope_kind::capture));
   this->on.trim();
   EXPECT_TRUE(pools(this->on).has(pool)) << "a block of another arena is live";
   EXPECT_EQ(this->owner_of_new(three), pool_id{}) << "a new arena does not get it";
@@ -165,7 +165,7 @@ TEST(pools_of_arenas_names, are_unknown_to_other_allocators) {
   EXPECT_FALSE(pools(there).has(pool));
   EXPECT_FALSE(pools(there).retain(pool));
   EXPECT_FALSE(pools(there).release(pool));
-  EXPECT_FALSE(pools(there).open(pool, {}));
+  EXPECT_FALSE(pools(there).open(pool, extension::scope_kind::capture));
   EXPECT_FALSE(pools(there).close(pool));
   EXPECT_EQ(pools(there).use_count(pool), 0u);
   pools(there).trim(pool);
@@ -185,7 +185,7 @@ TEST(pools_of_arenas_sleep, begin_everywhere_or_nowhere) {
     }
     EXPECT_EQ(sleep_mode_of(in).is_asleep(pool.id()), is_own);
   });
-  EXPECT_FALSE(pools(on).open(pool.id(), {}));
+  EXPECT_FALSE(pools(on).open(pool.id(), extension::scope_kind::capture));
   EXPECT_FALSE(pools(on).is_capturing());
   on.visit_arenas(three, [&](auto& in, bool is_own) {
     if (is_own) {
@@ -193,7 +193,7 @@ TEST(pools_of_arenas_sleep, begin_everywhere_or_nowhere) {
     }
     EXPECT_FALSE(sleep_mode_of(in).is_asleep(pool.id()));
   });
-  EXPECT_TRUE(pools(on).open(pool.id(), {}));
+  EXPECT_TRUE(pools(on).open(pool.id(), extension::scope_kind::capture));
   EXPECT_TRUE(pools(on).close(pool.id()));
 }
 

@@ -721,7 +721,7 @@ void faulty_memory_is_not_held() {
   auto pools = in.template get<extension::private_pools>();
   const pool_id tenant = pools.create();
   ASSERT_TRUE(in.template get<extension::quotas>().set(tenant, {.guaranteed = 40_MiB, .limit = 40_MiB}));
-  ASSERT_TRUE(pools.open(tenant, {}, extension::scope_kind::plain));
+  ASSERT_TRUE(pools.open(tenant, extension::scope_kind::plain));
   void* const p = in.allocate(10_MiB);
   void* const beside = in.allocate(1_MiB);
   EXPECT_EQ(in.template get<faulty_memory>().mark_faulty(p, 64).live, 1u);
@@ -784,7 +784,7 @@ TEST(faulty_memory, withholds_memory_of_a_source) {
   caching_allocator<pytorch<>, simulated_device, extension::private_pools, faulty_memory> in;
   auto pools = in.get<extension::private_pools>();
   const pool_id pool = pools.create(source);
-  ASSERT_TRUE(pools.open(pool, {}, extension::scope_kind::plain));
+  ASSERT_TRUE(pools.open(pool, extension::scope_kind::plain));
   auto* const p = static_cast<std::byte*>(in.allocate(20_MiB));
   ASSERT_TRUE(pools.close(pool));
   EXPECT_EQ(in.get<faulty_memory>().mark_faulty(p, 64).live, 1u);

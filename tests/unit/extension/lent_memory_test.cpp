@@ -113,7 +113,7 @@ TYPED_TEST(lent_memory, errors_name_the_pool) {
   const pool_id unused = pools(on).create();
   {
     const extension::private_pool<std::remove_reference_t<decltype(on)>> other(on);
-    ASSERT_TRUE(pools(on).open(unused, one));
+    ASSERT_TRUE(pools(on).open(unused, one, extension::scope_kind::capture));
     (void)on.allocate(1_MiB, one);
     ASSERT_TRUE(pools(on).close(unused));
   }

@@ -90,8 +90,9 @@ TEST(open_scopes, ask_no_function_of_a_scope_that_is_younger_than_the_answer) {
   allocator in;
   auto pools = pools_of(in);
   const pool_id first = pools.create();
-  ASSERT_TRUE(pools.open(first, stream_id{2}));
-  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(pools.open(pools.create(), even));
+  ASSERT_TRUE(pools.open(first, stream_id{2}, extension::scope_kind::capture));
+  for (int i = 0; i < 1000; ++i)
+    ASSERT_TRUE(pools.open(pools.create(), even, extension::scope_kind::capture));
   calls = 0;
   EXPECT_EQ(destination(in, stream_id{2}), first);
   EXPECT_EQ(calls, 0u);
@@ -101,9 +102,10 @@ TEST(open_scopes, ask_no_function_of_a_scope_that_is_younger_than_the_answer) {
 TEST(open_scopes, ask_no_function_of_a_scope_that_is_older_than_the_answer) {
   newest_first in;
   auto pools = pools_of(in);
-  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(pools.open(pools.create(), even));
+  for (int i = 0; i < 1000; ++i)
+    ASSERT_TRUE(pools.open(pools.create(), even, extension::scope_kind::capture));
   const pool_id last = pools.create();
-  ASSERT_TRUE(pools.open(last, stream_id{2}));
+  ASSERT_TRUE(pools.open(last, stream_id{2}, extension::scope_kind::capture));
   calls = 0;
   EXPECT_EQ(destination(in, stream_id{2}), last);
   EXPECT_EQ(calls, 0u);
@@ -119,7 +121,7 @@ struct changes_scope {
   static bool run(void* self) noexcept {
     auto& me = *static_cast<changes_scope*>(self);
     auto pools = pools_of(me.in);
-    EXPECT_TRUE(me.opens ? pools.open(me.pool, {}, scope_kind::plain) : pools.close(me.pool));
+    EXPECT_TRUE(me.opens ? pools.open(me.pool, scope_kind::plain) : pools.close(me.pool));
     return false;
   }
 };
@@ -128,12 +130,12 @@ TEST(open_scopes, that_close_during_a_miss_leave_the_request_its_pool) {
   allocator_of<pytorch<>> in;
   auto pools = pools_of(in);
   changes_scope closes{in, pools.create(), false};
-  ASSERT_TRUE(pools.open(closes.pool, {}, scope_kind::plain));
+  ASSERT_TRUE(pools.open(closes.pool, scope_kind::plain));
   ASSERT_TRUE(in.on_pressure(&changes_scope::run, &closes));
   void* const p = in.allocate(5_MiB);
   EXPECT_EQ(pools.usage_of(closes.pool).reserved, 20_MiB);
   EXPECT_EQ(pools.take_back(closes.pool).blocks, 0u);
-  ASSERT_TRUE(pools.open(closes.pool, {}, scope_kind::plain));
+  ASSERT_TRUE(pools.open(closes.pool, scope_kind::plain));
   EXPECT_TRUE(in.reuse_in_place(p, 5_MiB, {}));
 }
 
@@ -159,7 +161,7 @@ struct capture_on_a_small_device {
     void* const small = in.allocate(200_MiB);
     in.deallocate(small);
     const auto pools = pools_of(in).create();
-    EXPECT_TRUE(pools_of(in).open(pools, {}, scope_kind::capture));
+    EXPECT_TRUE(pools_of(in).open(pools, scope_kind::capture));
     const auto before = in.provider().calls();
     void* const a = in.allocate(300_MiB);
     void* const b = in.allocate(320_MiB);
@@ -196,7 +198,7 @@ void ask_for_it_after_the_capture() {
   device.keeps = false;
   device.asked = 0;
   const auto pool = pools_of(in).create();
-  EXPECT_TRUE(pools_of(in).open(pool, {}, scope_kind::capture));
+  EXPECT_TRUE(pools_of(in).open(pool, scope_kind::capture));
   void* const captured = in.allocate(60_MiB);
   EXPECT_EQ(device.asked, 0u);
   EXPECT_TRUE(pools_of(in).close(pool));

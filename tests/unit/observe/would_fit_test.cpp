@@ -340,7 +340,7 @@ TEST(would_fit, counts_the_memory_of_other_pools) {
   busy<recipe::pytorch<>, extension::private_pools> in;
   in.allocator.policies().growth.limit = memory_limit(140_MiB);
   auto pools = in.allocator.get<extension::private_pools>();
-  ASSERT_TRUE(pools.open(pools.create(), {}, extension::scope_kind::plain));
+  ASSERT_TRUE(pools.open(pools.create(), extension::scope_kind::plain));
   EXPECT_TRUE(would_fit(in.allocator, {{40_MiB}}));
   EXPECT_FALSE(would_fit(in.allocator, {{50_MiB}}));
 }
@@ -350,7 +350,7 @@ TEST(would_fit, counts_on_the_idle_memory_of_pools_without_a_use) {
   in.allocator.deallocate(in.block);  // 100 MiB are cached in the default pools
   auto pools = in.allocator.get<extension::private_pools>();
   const pool_id pool = pools.create();
-  ASSERT_TRUE(pools.open(pool, {}, extension::scope_kind::plain));
+  ASSERT_TRUE(pools.open(pool, extension::scope_kind::plain));
   EXPECT_TRUE(would_fit(in.allocator, {{140_MiB}})) << "the default pools give theirs back";
   in.allocator.deallocate(in.allocator.allocate(140_MiB));
   EXPECT_FALSE(would_fit(in.allocator, {{150_MiB}})) << "the pool in use keeps its own";
@@ -398,7 +398,7 @@ TEST(would_fit, does_not_wait_during_a_capture) {
   auto pools = in.allocator.get<extension::private_pools>();
   const pool_id graph = pools.create();
   const stream_id captured{7};
-  ASSERT_TRUE(pools.open(graph, extension::stream_filter(captured)));
+  ASSERT_TRUE(pools.open(graph, extension::stream_filter(captured), extension::scope_kind::capture));
   const std::uint64_t queries = in.allocator.provider().calls().query;
   EXPECT_FALSE(would_fit(in.allocator, {{140_MiB}}));
   EXPECT_EQ(in.allocator.try_allocate(140_MiB), nullptr);
@@ -419,7 +419,7 @@ TEST(would_fit, asks_the_pool_that_serves_the_stream) {
   auto pools = in.allocator.get<extension::private_pools>();
   in.allocator.deallocate(in.block);  // 100 MiB are cached in the default pools
   const pool_id graph = pools.create();
-  ASSERT_TRUE(pools.open(graph));
+  ASSERT_TRUE(pools.open(graph, extension::scope_kind::capture));
   // While a graph is recorded, nothing may wait, so that the cache of the other pools stays.
   EXPECT_TRUE(would_fit(in.allocator, {{60_MiB}}));
   EXPECT_FALSE(would_fit(in.allocator, {{80_MiB}}));

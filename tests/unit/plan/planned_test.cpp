@@ -501,7 +501,7 @@ void ask_for_no_stream_in_a_capture() {
   EXPECT_EQ(device.asked, 1);
   auto pools = memory.get<extension::private_pools>();
   const pool_id graph = pools.create();
-  ASSERT_TRUE(pools.open(graph));
+  ASSERT_TRUE(pools.open(graph, extension::scope_kind::capture));
   EXPECT_TRUE(memory.record_stream(second, stream_id{1}));
   EXPECT_EQ(device.asked, 1);
   EXPECT_EQ(memory.statistics().by_plan.requests, 2u);
@@ -514,7 +514,7 @@ TEST_F(planned_on_a_device, leaves_scopes_of_private_pools_to_the_allocator_insi
   void* const before = memory.allocate(sizes[0]);
   auto pools = memory.get<extension::private_pools>();
   const pool_id graph = pools.create();
-  ASSERT_TRUE(pools.open(graph));
+  ASSERT_TRUE(pools.open(graph, extension::scope_kind::capture));
   EXPECT_FALSE(pools.close(pool_id{12345}));
   void* const captured = memory.allocate(sizes[1]);
   EXPECT_EQ(used().requests, 1u);
@@ -629,7 +629,7 @@ TEST_F(planned_on_a_device, drops_uses_of_a_capture) {
   void* const p = memory.allocate(sizes[0]);
   auto pools = memory.get<extension::private_pools>();
   const pool_id graph = pools.create();
-  ASSERT_TRUE(pools.open(graph));
+  ASSERT_TRUE(pools.open(graph, extension::scope_kind::capture));
   EXPECT_TRUE(memory.record_stream(p, stream_id{1}));
   memory.deallocate(p);
   EXPECT_EQ(memory.current_usage().pending(), sizes[0]);
@@ -650,7 +650,7 @@ TEST_F(planned_on_a_device, discards_its_events_if_it_ends_in_a_capture) {
     device.submit(stream_id{1}, 1'000'000);
     ending.deallocate(p);
     auto pools = ending.get<extension::private_pools>();
-    ASSERT_TRUE(pools.open(pools.create()));
+    ASSERT_TRUE(pools.open(pools.create(), extension::scope_kind::capture));
     EXPECT_EQ(device.live_events(), 1u);
   }
   EXPECT_EQ(device.live_events(), 0u);
@@ -661,7 +661,7 @@ TEST_F(planned_on_a_device, gives_memory_back_while_a_scope_redirects) {
   auto pools = memory.get<extension::private_pools>();
   const pool_id tenant = pools.create(), graph = pools.create();
   run_step();
-  ASSERT_TRUE(pools.open(tenant, {}, extension::scope_kind::plain));
+  ASSERT_TRUE(pools.open(tenant, extension::scope_kind::plain));
   EXPECT_GT(device.used(), 0u);
   memory.trim(0);
   EXPECT_EQ(device.used(), 0u);
@@ -671,8 +671,8 @@ TEST_F(planned_on_a_device, gives_memory_back_while_a_scope_redirects) {
   memory.begin_step();
   run_step();
   const std::size_t plan_bytes = device.used();
-  ASSERT_TRUE(pools.open(tenant, {}, extension::scope_kind::plain));
-  ASSERT_TRUE(pools.open(graph));
+  ASSERT_TRUE(pools.open(tenant, extension::scope_kind::plain));
+  ASSERT_TRUE(pools.open(graph, extension::scope_kind::capture));
   memory.trim(0);
   EXPECT_EQ(device.used(), plan_bytes);
   ASSERT_TRUE(pools.close(graph));

@@ -238,7 +238,7 @@ TEST(captured, records_no_call_that_does_nothing) {
   auto pools = pool.get<extension::private_pools>();
   EXPECT_FALSE(pools.retain(pool_id{9}));
   EXPECT_FALSE(pools.release(pool_id{}));
-  EXPECT_FALSE(pools.open(pool_id{9}));
+  EXPECT_FALSE(pools.open(pool_id{9}, extension::scope_kind::capture));
   EXPECT_FALSE(pools.close(pool_id{9}));
   pools.trim(pool_id{});
   EXPECT_TRUE(pool.recorded().events.empty());
