@@ -81,22 +81,6 @@ struct grow_by_chunks {
   bool operator==(const grow_by_chunks&) const = default;
 };
 
-/// The most bytes that could be reserved at a growth so far; 0 before the first. Assigned settings do not lower it, because
-/// they do not know the device, and equal settings may differ in it.
-struct most_reservable {
-  std::size_t bytes = 0;
-  constexpr most_reservable() = default;
-  constexpr most_reservable(const most_reservable&) = default;
-  constexpr most_reservable& operator=(const most_reservable& other) noexcept {
-    bytes = detail::larger(bytes, other.bytes);
-    return *this;
-  }
-  [[nodiscard]] constexpr std::size_t or_else(std::size_t limit) const noexcept {
-    return bytes != 0 ? bytes : limit;
-  }
-  constexpr bool operator==(const most_reservable&) const noexcept { return true; }
-};
-
 /// Takes segments, which Paddle calls chunks, by a schedule. The first chunk often takes nearly all free memory.
 /// A block larger than every chunk gets a segment of its size. If the device lacks the next chunk, growth
 /// fails, even for a small block.
@@ -111,19 +95,23 @@ struct grow_by_schedule {
   [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Schedule> schedule{};  ///< the sizes of the chunks
   /// Bytes, or a share of the device, that may be reserved.
   [[TESSERA_NO_UNIQUE_ADDRESS]] detail::growth_limit<Limit> limit{};
-  most_reservable most{};  ///< the allocator sets it
+  std::size_t max_limit = 0;  ///< most bytes that could be reserved at a growth so far; the allocator sets it
 
   /// Notes how much can be reserved now, and tells the eviction policy if that has the member, too.
   constexpr void note_growth(auto& eviction, const usage& now, std::size_t left) noexcept {
-    const std::size_t here = detail::smaller(now.limit, detail::saturating_add(now.reserved, left));
-    most.bytes = detail::larger(most.bytes, here);
-    if constexpr (requires { eviction.most = most; }) eviction.most = most;
+    max_limit =
+        detail::larger(max_limit, detail::smaller(now.limit, detail::saturating_add(now.reserved, left)));
+    if constexpr (requires { eviction.max_limit; }) eviction.max_limit = max_limit;
+  }
+  /// Keeps what `old` noted.
+  constexpr void keep_noted(auto& eviction, const grow_by_schedule& old) noexcept {
+    note_growth(eviction, {.limit = old.max_limit}, old.max_limit);
   }
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
     const chunk_schedule& chunks = schedule.get();
-    const std::size_t free_at_most = most.or_else(now.limit);
-    const std::size_t largest = chunks.largest_pooled(free_at_most);
-    const bool is_sound = largest <= chunks.usable(free_at_most);
+    const std::size_t most = max_limit != 0 ? max_limit : now.limit;
+    const std::size_t largest = chunks.largest_pooled(most);
+    const bool is_sound = largest <= chunks.usable(most);
     if (is_sound && block > largest) return block;
     const std::size_t free = now.limit > now.reserved ? now.limit - now.reserved : 0;
     // For a schedule that is not sound, asks for more than is free: then the device refuses, as in Paddle.
@@ -165,14 +153,15 @@ template <auto Schedule = tunable<chunk_schedule>{chunk_schedule{}}, std::size_t
 struct evict_at_free_above_schedule {
   static_assert(Step > 0, "evict_at_free_above_schedule<Schedule, Step>: Step is a number of bytes above 0");
   [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Schedule> schedule{};
-  most_reservable most{};  ///< that of grow_by_schedule, which sets it
+  std::size_t max_limit = 0;  ///< that of grow_by_schedule, which sets it
 
   [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
                                                      const usage& now) const noexcept {
     return trigger == eviction_trigger::after_free && is_candidate(now.cached, now) ? now.cached : 0;
   }
   [[nodiscard]] constexpr bool is_candidate(std::size_t bytes, const usage& now) const noexcept {
-    return bytes > align_up(schedule.get().largest_pooled(most.or_else(now.limit)), Step);
+    const std::size_t most = max_limit != 0 ? max_limit : now.limit;
+    return bytes > align_up(schedule.get().largest_pooled(most), Step);
   }
   [[nodiscard]] static constexpr bool should_evict(const idle_segment&) noexcept { return true; }
   bool operator==(const evict_at_free_above_schedule&) const = default;
