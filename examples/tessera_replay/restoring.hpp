@@ -181,6 +181,7 @@ tessera::tool::detail::recorded_memory restoring::recorded_memory_of(Allocator& 
   using tessera::pool_id;
   using tessera::segment_view;
   using tessera::extension::private_pools;
+  using tessera::extension::scope_kind;
   return {
       .reserve = {in, [](Allocator& a, const segment_view& first,
                          std::size_t size) { return a.template get<restoring>().reserve(first, size); }},
@@ -192,7 +193,7 @@ tessera::tool::detail::recorded_memory restoring::recorded_memory_of(Allocator& 
       .create_pool = {in, [](Allocator& a) { return a.template get<private_pools>().create(); }},
       .open_pool = {in,
                     [](Allocator& a, pool_id to) {
-                      return a.template get<private_pools>().open(to, extension::scope_kind::capture);
+                      return a.template get<private_pools>().open(to, scope_kind::capture);
                     }},
       .close_pool = {in, [](Allocator& a, pool_id to) { return a.template get<private_pools>().close(to); }},
       .has_ranges = Allocator::has_ranges};

@@ -82,7 +82,7 @@ class torch_pools {
       p.ended_by_itself = false;
       p.capture.open(std::move(streams));
       ++open_;
-      (void)pools_of(allocator).open(p.id, {selects, &p.capture}, scope_kind::capture);
+      (void)pools_of(allocator).open(p.id, {selects, &p.capture}, extension::scope_kind::capture);
       return nullptr;
     } else {
       return "the allocator has no private pools, so no graph can be captured";
