@@ -136,6 +136,12 @@ TEST(configured, says_which_setting_has_no_effect_and_who_would_read_it) {
   // A key that another one overrides has an effect without that one.
   const by_flags both({.virtual_memory = true, .multi_scale = true, .vmm_small_pool_size = 0});
   EXPECT_FALSE(both.setting_without_effect());
+  // A key may have an effect beside another one only.
+  const by_flags two_pools({.small_pool_size = 1_MiB, .large_pool_chunk_size = 8_MiB});
+  EXPECT_FALSE(two_pools.setting_without_effect());
+  const by_flags one_pool({.large_pool_chunk_size = 8_MiB});
+  ASSERT_TRUE(one_pool.setting_without_effect());
+  EXPECT_EQ(one_pool.setting_without_effect()->key, "FLAGS_large_pool_auto_growth_chunk_size_in_mb");
   using npu = configured<torch_npu_family, caching_allocator<pytorch<>, simulated_npu>>;
   EXPECT_FALSE(npu({.expandable_segments = true, .huge_1g_pages = true, .segment_size = 40_MiB})
                    .setting_without_effect());

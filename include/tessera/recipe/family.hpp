@@ -21,10 +21,12 @@ template <typename Grammar, typename Recipe>
     each.swap(in, from);
     return in;
   };
+  if (key.is_equal(wanted, settings{})) return false;
   settings without = wanted, defaults{};
   key.swap(without, defaults);
   Grammar::set_dependent_defaults(without, [&key](std::string_view name) { return name != key.name; });
-  if (without == wanted || key.is_equal(wanted, settings{}) || key.reader() == "none") return false;
+  if (without == wanted || key.reader() == "none") return false;
+  if (Recipe::accepts(without) && !(Recipe::configured(without) == Recipe::configured(wanted))) return false;
   settings base{};  // the defaults, except for a key that chooses the recipe
   for (const auto& each : Grammar::keys) {
     if (!Recipe::accepts(base)) base = set(settings{}, each);
