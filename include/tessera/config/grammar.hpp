@@ -144,7 +144,7 @@ struct key_definition {
   std::string_view effect;
   std::uint64_t min = 0;  ///< in the unit of the format; billionths for decimals
   std::uint64_t max = ~std::uint64_t{0};
-  std::string_view rule = {};  ///< the text for a value outside the range
+  std::string_view rule = "must be at least 0";  ///< the text for a value outside the range
 
   /// A key that is off by default.
   [[nodiscard]] static constexpr key_definition flag(
@@ -164,7 +164,7 @@ struct key_definition {
   [[nodiscard]] static constexpr key_definition size(
       std::string_view name, pointer member, std::string_view effect, std::string_view allowed = "integer",
       std::string_view default_value = "0", std::uint64_t min = 0,
-      std::string_view rule = "must be less than 2^40") noexcept {
+      std::string_view rule = "must be from 0 to 2^40 - 1") noexcept {
     return {name,   member, value_format::mebibytes,      allowed, default_value,
             effect, min,    (std::uint64_t{1} << 40) - 1, rule};
   }

@@ -175,6 +175,10 @@ class value_reader {
     }
     return has_digits ? error_code::out_of_range : error_code::not_a_number;
   }
+  /// Whether a value is a negative number, which is outside the range of the key rather than not a number.
+  [[nodiscard]] static constexpr bool is_negative(const token& value) noexcept {
+    return value.text.starts_with('-') && code_of(value) == error_code::out_of_range;
+  }
   constexpr bool expect(std::string_view delimiter, error_code code, std::string_view rule) noexcept {
     const token next = tokens_.next();
     must_hold(next.equals(delimiter), next, code, rule);
@@ -210,7 +214,7 @@ class value_reader {
     const token value = next_value(error_code::not_a_number, rule);
     const token::number number = value.as_integer();
     const bool has_zeros = value.text.size() > 1 && value.text[0] == '0';
-    must_hold(number.valid, value, code_of(value), rule);
+    must_hold(number.valid, value, code_of(value), is_negative(value) ? in.rule : rule);
     must_hold(allow_leading_zeros || !has_zeros, value, error_code::malformed,
               "must be written without leading zeros");
     must_hold(in.contains(number.value), value, error_code::out_of_range, in.rule);
@@ -230,8 +234,7 @@ class value_reader {
   constexpr fraction read_decimal(const range& in) noexcept {
     const token value = next_value(error_code::not_a_number, not_decimal);
     const token::number number = value.as_billionths();
-    const bool is_negative = value.text.starts_with('-') && code_of(value) == error_code::out_of_range;
-    must_hold(number.valid, value, code_of(value), is_negative ? in.rule : not_decimal);
+    must_hold(number.valid, value, code_of(value), is_negative(value) ? in.rule : not_decimal);
     must_hold(in.contains(number.value), value, error_code::out_of_range, in.rule);
     return {number.value};
   }

@@ -54,10 +54,12 @@ struct pytorch : detail::torch_syntax {
       {"max_split_size_mb", &s::max_split_size, format::mebibytes, "integer, at least large_segment_size_mb",
        "unlimited",
        "blocks of at least this size serve only requests of a similar size, and are split only with "
-       "expandable_segments"},
+       "expandable_segments",
+       0, ~0ull, at_least_large},
       {"max_non_split_rounding_mb", &s::max_non_split_rounding, format::mebibytes,
        "integer, at least large_segment_size_mb", "large_segment_size_mb",
-       "the maximum by which an oversize block may exceed the request that it serves"},
+       "the maximum by which an oversize block may exceed the request that it serves", 0, ~0ull,
+       at_least_large},
       key::size("large_segment_size_mb", &s::large_segment_size,
                 "size of segments for blocks of 1 to 10 MiB, and of pages of expandable segments for blocks "
                 "above 1 MiB",

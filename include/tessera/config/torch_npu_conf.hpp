@@ -83,7 +83,8 @@ struct torch_npu : detail::torch_syntax {
                 "configured_pinned: segments are registered with the device"),
       {"max_non_split_rounding_mb", &s::max_non_split_rounding, format::mebibytes,
        "integer, at least large_segment_size_mb", "large_segment_size_mb",
-       "the maximum by which an oversize block may exceed the request that it serves"},
+       "the maximum by which an oversize block may exceed the request that it serves", 0, ~0ull,
+       at_least_large},
       key::size("large_segment_size_mb", &s::large_segment_size,
                 "size of segments for blocks of 1 to 10 MiB; if not 20, also of pages of expandable segments "
                 "for blocks above 1 MiB, which overrides segment_size_mb",

@@ -274,6 +274,7 @@ TEST_P(pytorch_conf_errors, have_key_value_rule_and_position) {
   config_tests::expect_refusal(tessera::config::parse<pytorch>(GetParam().text), GetParam().why);
 }
 
+using config_tests::at_least_0;
 using config_tests::no_colon;
 using config_tests::no_comma;
 using config_tests::not_bool;
@@ -330,7 +331,13 @@ INSTANTIATE_TEST_SUITE_P(
         refused{"pinned_reserve_segment_size_mb:0",
                 {"pinned_reserve_segment_size_mb", "0", "must be greater than 0 and less than 2^40", 31,
                  error_code::out_of_range}},
-        refused{"max_split_size_mb:-1", {split, "-1", not_mib, 18, error_code::out_of_range}},
+        refused{"max_split_size_mb:-1", {split, "-1", too_small, 18, error_code::out_of_range}},
+        refused{"max_non_split_rounding_mb:-1", {slack, "-1", too_small, 26, error_code::out_of_range}},
+        refused{"max_split_size_mb:-1abc", {split, "-1abc", not_mib, 18, error_code::not_a_number}},
+        refused{"max_split_size_mb:-", {split, "-", not_mib, 18, error_code::not_a_number}},
+        refused{"pinned_num_register_threads:-1",
+                {"pinned_num_register_threads", "-1", "must be a power of two of at most 128", 28,
+                 error_code::out_of_range}},
         refused{"max_split_size_mb:+40", {split, "+40", not_mib, 18, error_code::out_of_range}},
         refused{"max_split_size_mb:40abc", {split, "40abc", not_mib, 18, error_code::not_a_number}},
         refused{"max_split_size_mb:40.0", {split, "40.0", not_mib, 18, error_code::out_of_range}},
@@ -432,7 +439,7 @@ INSTANTIATE_TEST_SUITE_P(
         refused{"pinned_num_register_threads:none",
                 {threads, "none", "must be a whole number", 28, error_code::not_a_number}},
         refused{"pinned_max_cached_size_mb:-1",
-                {"pinned_max_cached_size_mb", "-1", not_mib, 26, error_code::out_of_range}},
+                {"pinned_max_cached_size_mb", "-1", at_least_0, 26, error_code::out_of_range}},
         refused{"pinned_free_catch_all:",
                 {"pinned_free_catch_all", "", not_bool, 22, error_code::missing_value}},
         refused{"page_size:1g", {"page_size", "", unknown, 0, error_code::unknown_key}},

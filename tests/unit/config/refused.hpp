@@ -22,6 +22,7 @@ inline std::ostream& operator<<(std::ostream& out, const refused& r) { return ou
 inline constexpr std::string_view no_colon = "a ':' must follow the key";
 inline constexpr std::string_view no_comma = "a ',' must separate settings";
 inline constexpr std::string_view not_bool = "must be True or False";
+inline constexpr std::string_view at_least_0 = "must be at least 0";
 inline constexpr std::string_view not_decimal = "must be a decimal number of at most 9 places";
 inline constexpr std::string_view not_inside = "must be greater than 0 and less than 1";
 inline constexpr std::string_view not_mib = "must be a whole number of MiB";

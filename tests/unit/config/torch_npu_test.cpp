@@ -281,6 +281,7 @@ TEST_P(torch_npu_conf_errors, have_key_value_rule_and_position) {
   config_tests::expect_refusal(tessera::config::parse<torch_npu>(GetParam().text), GetParam().why);
 }
 
+using config_tests::at_least_0;
 using config_tests::no_colon;
 using config_tests::no_comma;
 using config_tests::not_bool;
@@ -327,7 +328,8 @@ INSTANTIATE_TEST_SUITE_P(
         refused{"max_split_size_mb:,", {"max_split_size_mb", ",", not_mib, 18, error_code::missing_value}},
         refused{"max_split_size_mb:32MB",
                 {"max_split_size_mb", "32MB", not_mib, 18, error_code::not_a_number}},
-        refused{"max_split_size_mb:-32", {"max_split_size_mb", "-32", not_mib, 18, error_code::out_of_range}},
+        refused{"max_split_size_mb:-32",
+                {"max_split_size_mb", "-32", above_20, 18, error_code::out_of_range}},
         refused{"max_split_size_mb:25,large_segment_size_mb:30",
                 {"max_split_size_mb", "25", not_below_large, 18, error_code::out_of_range}},
         refused{"large_segment_size_mb:30,max_split_size_mb:25",
@@ -350,7 +352,7 @@ INSTANTIATE_TEST_SUITE_P(
         refused{"base_addr_aligned_kb:17",
                 {"base_addr_aligned_kb", "17", at_most_16, 21, error_code::out_of_range}},
         refused{"base_addr_aligned_kb:-1",
-                {"base_addr_aligned_kb", "-1", not_kib, 21, error_code::out_of_range}},
+                {"base_addr_aligned_kb", "-1", at_most_16, 21, error_code::out_of_range}},
         refused{"base_addr_aligned_kb:8.0",
                 {"base_addr_aligned_kb", "8.0", not_kib, 21, error_code::out_of_range}},
         refused{"base_addr_aligned_kb:016",
@@ -361,6 +363,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"base_addr_aligned_kb", "", not_kib, 21, error_code::missing_value}},
         refused{"segment_size_mb:19", {"segment_size_mb", "19", to_512, 16, error_code::out_of_range}},
         refused{"segment_size_mb:513", {"segment_size_mb", "513", to_512, 16, error_code::out_of_range}},
+        refused{"segment_size_mb:-5", {"segment_size_mb", "-5", to_512, 16, error_code::out_of_range}},
         refused{"segment_size_mb:40.5", {"segment_size_mb", "40.5", not_mib, 16, error_code::out_of_range}},
         refused{"page_size:2m", {"page_size", "2m", "must be 1g", 10, error_code::unknown_value}},
         refused{"page_size:1G", {"page_size", "1G", "must be 1g", 10, error_code::unknown_value}},
@@ -378,7 +381,7 @@ INSTANTIATE_TEST_SUITE_P(
         refused{"per_process_memory_fraction:1.000000001",
                 {"per_process_memory_fraction", "1.000000001", not_share, 28, error_code::out_of_range}},
         refused{"pinned_max_round_threshold_mb:-1",
-                {"pinned_max_round_threshold_mb", "-1", not_mib, 30, error_code::out_of_range}},
+                {"pinned_max_round_threshold_mb", "-1", at_least_0, 30, error_code::out_of_range}},
         refused{"roundup_power2_divisions:3",
                 {"roundup_power2_divisions", "3", not_parts, 25, error_code::out_of_range}},
         refused{"roundup_power2_divisions:[256:1 512:2]",
