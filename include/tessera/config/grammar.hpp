@@ -145,6 +145,8 @@ struct key_definition {
   std::uint64_t min = 0;  ///< in the unit of the format; billionths for decimals
   std::uint64_t max = ~std::uint64_t{0};
   std::string_view rule = "must be at least 0";  ///< the text for a value outside the range
+  /// A flag beside which the key may have no effect, because users of the original set both in one string.
+  bool Settings::* idle_beside = nullptr;
 
   /// A key that is off by default.
   [[nodiscard]] static constexpr key_definition flag(
@@ -174,14 +176,8 @@ struct key_definition {
     const std::size_t end = effect.find(": ");
     return end == effect.npos ? std::string_view{} : effect.substr(0, end);
   }
-  /// Whether recipes read the key: those that other settings choose, or those of another allocator for the same string.
-  [[nodiscard]] constexpr bool is_read_by_recipes() const noexcept {
-    for (const std::string_view recipe :
-         {"", "auto_growth", "naive_best_fit", "pytorch_pinned", "torch_npu_pinned"}) {
-      if (reader() == recipe) return true;
-    }
-    return false;
-  }
+  /// Whether the key is for pinned host memory. An allocator for the device shares the string.
+  [[nodiscard]] constexpr bool is_for_host_memory() const noexcept { return reader().ends_with("_pinned"); }
   /// The error if nothing reads the key.
   [[nodiscard]] constexpr setting_error unread() const noexcept {
     return {

@@ -68,7 +68,7 @@ struct pytorch : detail::torch_syntax {
        "between 0 and 1, both excluded", "off",
        "if a memory fraction is set and more than this fraction of it is reserved, growth first releases "
        "idle segments of at least average age; expandable segments are not released",
-       1, 999'999'999, "must be greater than 0 and less than 1"},
+       1, 999'999'999, "must be greater than 0 and less than 1", &s::expandable_segments},
       {"roundup_power2_divisions", &s::roundup, format::divisions,
        "a power of two, or [size in MiB:divisions, ..., >:divisions]", "off",
        "number of block sizes between two powers of two; in a list, the first entry also covers all smaller "
@@ -76,7 +76,8 @@ struct pytorch : detail::torch_syntax {
       key::flag("expandable_segments", &s::expandable_segments,
                 "maps pages into address ranges, so that blocks of all sizes share them"),
       {"expandable_segments_reserve", &s::expandable_segments_reserve, format::fraction_or_gibibytes,
-       "a fraction of the device, or GiB with a G", "9/8 of the device", "size of one address range"},
+       "a fraction of the device, or GiB with a G", "9/8 of the device",
+       "with expandable_segments, size of one address range"},
       {"expandable_segments_reserve_by_class", nullptr, format::ignored_list, "[class:reserve, ...]", "[]",
        "none: streams have no classes"},
       key::ratio("per_process_memory_fraction", &s::memory_fraction, "1.0",

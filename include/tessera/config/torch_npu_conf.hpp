@@ -98,9 +98,12 @@ struct torch_npu : detail::torch_syntax {
       key::flag("multi_stream_lazy_reclaim", &s::multi_stream_lazy_reclaim,
                 "a request polls events only if more than 512 events are pending or nothing fits"),
       {"pinned_max_round_threshold_mb", &s::pinned_max_round_threshold, format::mebibytes, "integer",
-       "unlimited", "torch_npu_pinned: requests above this size are not rounded up to a power of two"},
+       "unlimited",
+       "torch_npu_pinned: without pin_memory_expandable_segments, requests above this size are not rounded "
+       "up to a power of two"},
       {"pinned_max_cached_size_mb", &s::pinned_max_cached_size, format::mebibytes, "integer", "unlimited",
-       "torch_npu_pinned: blocks above this size are released when they are freed"},
+       "torch_npu_pinned: without pin_memory_expandable_segments, blocks above this size are released when "
+       "they are freed"},
       key::size("pinned_reserve_segment_size_mb", &s::pinned_reserve_segment_size,
                 "configured_pinned: bytes that the first request reserves; later requests split them"),
   }};

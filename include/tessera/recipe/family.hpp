@@ -42,17 +42,15 @@ template <typename Grammar, typename Recipe>
 template <auto Key, auto Effect>
 struct no_policy_of_the_recipe_reads;
 
-/// Stops the compiler if a setting has no effect on an allocator and would have one in a front end or adaptor, or if it is
-/// for another backend. Other settings may be idle, as in PyTorch and Paddle: garbage_collection_threshold with expandable
-/// segments, or keys for pinned memory in a string that an allocator for the device shares.
+/// Stops the compiler if a setting has no effect on an allocator: a front end, an adaptor or another recipe reads it. Two
+/// kinds may be idle, as in the original: a key that its grammar allows beside another one, and the keys for the other
+/// memory, of the device or the host, because allocators for both share a string.
 template <typename Grammar, typename Recipe, auto Settings>
 consteval bool check_effects() {
   constexpr auto must_be_read = [](const auto& key) {
-    if constexpr (requires { Settings.async_backend; }) {
-      if (Settings.async_backend && key.reader().empty()) return true;
-    }
-    if (key.reader() == "configured_pinned") return requires { Recipe::is_for_host_memory; };
-    return !key.is_read_by_recipes();
+    constexpr bool on_host = requires { Recipe::is_for_host_memory; };
+    const bool may_idle = key.idle_beside != nullptr && Settings.*key.idle_beside;
+    return key.is_for_host_memory() == on_host && !may_idle;
   };
   constexpr const auto* unread = [must_be_read] {
     const auto* key = Grammar::keys.begin();
