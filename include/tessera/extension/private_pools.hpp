@@ -528,6 +528,8 @@ class private_pools::door {
   static constexpr bool takes_sources = !Allocator::has_ranges && std::is_void_v<refused>;
 
  public:
+  using scope_kind = extension::scope_kind;
+
   explicit door(Allocator& in) noexcept : in_(&in) {}
 
   /// Creates a private pool with one use. Its blocks serve only requests directed to it, unless its options say more.

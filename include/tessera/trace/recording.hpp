@@ -229,8 +229,8 @@ class pool_operations {
       case event::kind::begin_pool: {
         if (!retain(p)) return false;
         const bool all = e.bytes != 0;
-        if (!(all ? door().open(p.id, extension::scope_kind::capture)
-                  : door().open(p.id, {pool::selects, &p.streams}, extension::scope_kind::capture))) {
+        constexpr auto kind = decltype(this->door())::scope_kind::capture;
+        if (!(all ? door().open(p.id, kind) : door().open(p.id, {pool::selects, &p.streams}, kind))) {
           (void)door().release(p.id);
           return false;
         }
