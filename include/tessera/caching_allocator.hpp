@@ -180,7 +180,7 @@ class caching_allocator {
   /// Frees a block on `stream`, like cudaFreeAsync: `stream` may reuse it at once. If any stream is recorded
   /// for the block, `stream` is made to wait for the others recorded and for the block's own stream.
   /// Otherwise the caller has ordered `stream` after the last use of the block.
-  ///   Returns:  false if no live block begins at `p`; then nothing changes
+  ///   Returns:  false if no live block begins at `p`, or if host memory ran out during a capture; then nothing changes
   [[nodiscard]] bool try_deallocate_on(void* p, stream_id stream) noexcept
     requires(Recipe::streams::reuses_across_streams)
   {

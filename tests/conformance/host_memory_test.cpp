@@ -408,6 +408,35 @@ TEST(host_memory_for_uses, that_has_run_out_leaves_blocks_as_they_are) {
   EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
+// In a capture, a free that no stream can be ordered after is pending, or, without host memory for that, does nothing.
+TEST(host_memory_for_uses, that_has_run_out_in_a_capture_waits_for_no_stream) {
+  for (const bool has_room : {false, true}) {
+    caching_allocator<cuda_async, simulated_device, extension::private_pools> pool;
+    void* const p = pool.allocate(1_MiB, stream_id{1});
+    ASSERT_TRUE(!has_room || pool.record_stream(p, stream_id{2}));
+    auto pools = pool.get<extension::private_pools>();
+    const pool_id graph = pools.create();
+    ASSERT_TRUE(pools.open(graph, stream_id{3}));
+    const auto before = pool.provider().calls();
+    pool.provider().fail_every(1);
+    asked = 0;
+    fails_at = 1;
+    fails_for = 1000;
+    EXPECT_EQ(pool.try_deallocate_on(p, stream_id{3}), has_room);
+    fails_at = 0;
+    pool.provider().fail_every(0);
+    EXPECT_EQ(pool.provider().calls().synchronize, before.synchronize);
+    EXPECT_EQ(pool.provider().calls().record, before.record);
+    EXPECT_EQ(pool.current_usage().allocated, has_room ? 0 : 1_MiB);
+    EXPECT_EQ(pool.current_usage().pending(), has_room ? 1_MiB : 0);
+    EXPECT_STREQ(pool.audit(), nullptr);
+    ASSERT_TRUE(pools.close(graph));
+    EXPECT_EQ(pool.try_deallocate_on(p, stream_id{3}), !has_room);
+    (void)pool.process_events();
+    EXPECT_EQ(pool.current_usage().pending(), 0u);
+    EXPECT_STREQ(pool.audit(), nullptr);
+  }
+}
 
 // A request without host memory for its tag fails, and its block is free again.
 template <typename Allocate>

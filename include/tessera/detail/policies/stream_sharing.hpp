@@ -61,18 +61,21 @@ class stream_sharing {
   /// Frees the block at an address after the work of a stream, which may reuse it at once. If any stream is
   /// recorded for the block, that stream waits for the others recorded and for the block's own stream.
   /// Otherwise it waits for nothing: the caller has ordered the free. If it cannot wait, the block is pending
-  /// until those streams have reached the free.
+  /// until those streams have reached the free. During a capture, the block stays live if host memory ran out, too.
   [[nodiscard]] free_result deallocate_on(const void* p, stream_id after) noexcept {
-    block* const live = p != nullptr ? manager_.remove_live(p) : nullptr;
+    block* const live = p != nullptr ? manager_.find_live(p) : nullptr;
     if (live == nullptr) return free_result::unknown;
     const stream_id own = live->list->key;
-    const bool has_recorded_streams = live->flags().has_recorded_streams;
-    if (free_list* const list = manager_.find_or_create_list(live->list->where, after))
-      move_to(manager_, *live, *list);
-    const stream_id to = live->list->key;  // equals `after`, unless host memory ran out
+    free_list* const list = manager_.find_or_create_list(live->list->where, after);
+    const stream_id to = list != nullptr ? after : own;  // `own` if host memory ran out
+    const stream_id other = list != nullptr ? own : after;
+    const bool needs_order = other != to && (list == nullptr || live->flags().has_recorded_streams);
+    const bool waits = needs_order && !delay_until(*live, other) && !make_wait_for_submitted(to, other);
+    if (waits && !manager_.may_wait()) return free_result::unknown;
+    (void)manager_.remove_live(p);
+    if (list != nullptr) move_to(manager_, *live, *list);
     manager_.pending().drop_uses_if(*live, [&](stream_id user) { return make_wait_for_submitted(to, user); });
-    if (to != after && !make_wait_for_submitted(to, after)) (void)wait_for(after);
-    if (has_recorded_streams && to != own && !make_wait_for_submitted(to, own)) (void)wait_for(own);
+    if (waits) (void)wait_for(other);
     return manager_.finish_deallocate(*live);
   }
 
@@ -181,6 +184,11 @@ class stream_sharing {
   [[nodiscard]] bool make_wait_for_submitted(stream_id stream, stream_id user) noexcept {
     auto& provider = manager_.provider();
     return provider.make_wait(stream, user, provider.position(user));
+  }
+  /// Makes the free of a live block wait for an event on a stream, also for one that is recorded only after a capture.
+  /// Returns false if host memory ran out.
+  [[nodiscard]] bool delay_until(block& live, stream_id user) noexcept {
+    return Manager::traits::uses_events && manager_.pending().record(live, user, false);
   }
   [[nodiscard]] bool may_serve_now(const block& free, stream_id to,
                                    const cross_stream_reuse& rules) noexcept {
