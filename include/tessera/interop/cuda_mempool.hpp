@@ -89,14 +89,17 @@ class cuda_mempool {
   /// Frees a block once the work submitted to `stream` so far completes. `stream` may differ from the stream
   /// of the allocation. The caller orders it after all uses on other streams, except recorded streams.
   /// Ignores null.
-  ///   Requires:  a live block of this pool and an existing stream; aborts otherwise
+  ///   Requires:  a live block of this pool and an existing stream; aborts otherwise, and if host memory ran out during a
+  ///              capture
   void free_async(void* p, stream_id stream) noexcept {
     if (p == nullptr) return;
     enter([=](auto& in) {
       if (free_on(in, p, stream)) return;
-      if (!detail::has_stream(in.provider(), stream))
+      if (!may_use(in, stream))
         detail::fatal(detail::fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(),
                       p);
+      if (detail::introspect(in).find_live(p) != nullptr)
+        detail::fatal("free_async: host memory ran out during a capture", p);
       refuse_address(detail::introspect(in), "free_async", p);
     });
   }
@@ -175,7 +178,12 @@ class cuda_mempool {
   }
   template <typename In>
   [[nodiscard]] static bool free_on(In& in, void* p, stream_id stream) noexcept {
-    return detail::has_stream(in.provider(), stream) && in.try_deallocate_on(p, stream);
+    return may_use(in, stream) && in.try_deallocate_on(p, stream);
+  }
+  /// Whether a stream exists, as far as the device may be asked: a capture forbids it.
+  template <typename In>
+  [[nodiscard]] static bool may_use(In& in, stream_id stream) noexcept {
+    return !detail::introspect(in).may_wait() || detail::has_stream(in.provider(), stream);
   }
 
   template <typename In>

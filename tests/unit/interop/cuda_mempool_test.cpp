@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -86,6 +87,42 @@ TEST(cuda_mempool, keeps_a_block_pending_if_the_join_fails) {
   pool.provider().advance(long_time);
   EXPECT_EQ(pool.allocate_async(2_MiB, c), p);
   EXPECT_TRUE(is_whole(pool));
+}
+
+/// Counts how often it is asked whether a stream exists.
+struct device_with_streams : simulated_device {
+  int asked = 0;
+  [[nodiscard]] bool has_stream(stream_id) noexcept { return ++asked > 0; }
+};
+TEST(cuda_mempool, keeps_it_pending_until_the_end_of_a_capture) {
+  using allocator = caching_allocator<cuda_async, device_with_streams, extension::private_pools>;
+  cuda_mempool<allocator> pool;
+  device_with_streams& device = pool.provider();
+  void* const p = pool.allocate_async(2_MiB, a);
+  ASSERT_TRUE(pool.record_stream(p, b));
+  device.submit(a, 2 * long_time);
+  device.submit(b, long_time);
+  auto pools = pool.pool().get<extension::private_pools>();
+  const pool_id graph = pools.create();
+  ASSERT_TRUE(pools.open(graph, c));
+  const auto before = device.calls();
+  device.asked = 0;
+  device.fail_every(1);
+  pool.free_async(p, c);
+  device.fail_every(0);
+  const auto& after = device.calls();
+  EXPECT_EQ(after.synchronize + after.record + after.wait + after.query,
+            before.synchronize + before.record + before.wait + before.query);
+  EXPECT_EQ(device.asked, 0);
+  EXPECT_EQ(pool.current_usage().pending(), 2_MiB);
+  EXPECT_LT(device.now_ns(), long_time);
+  ASSERT_TRUE(pools.close(graph));
+  (void)pool.pool().process_events();
+  device.advance(long_time);
+  EXPECT_NE(pool.allocate_async(2_MiB, c), p) << "the stream of its allocation still works";
+  device.advance(long_time);
+  EXPECT_EQ(pool.allocate_async(2_MiB, c), p);
+  EXPECT_EQ(pool.audit(), nullptr);
 }
 
 TEST(cuda_mempool, releases_only_idle_memory_above_the_threshold) {
