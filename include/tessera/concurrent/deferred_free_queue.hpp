@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/provider/adaptor.hpp>
 
 namespace tessera::inline v0_1::detail {
@@ -33,7 +34,12 @@ namespace tessera::inline v0_1::concurrent {
 /// same stream may use them at once. With `waits`, the queue records an event after that work and polls it.
 /// The caller waits only if the device has no events, more than 1024 batches are pending, or host memory ran
 /// out.
+///
+/// A capture forbids all that. Meanwhile, push(), flush() and poll() only queue, and the first call after it flushes.
+/// finish() and the destructor then free each block as one that `stream` uses, so that the allocator keeps it pending until
+/// the end of the capture; the caller waits only if host memory ran out for that.
 ///   Requires:  the allocator outlives it
+///   Requires:  if it ends during a capture, the caller joins `stream` before the end, as after a record_stream()
 ///   Source:    Paddle's eager_delete_tensor_gb (a negative number means never), and fast_eager_deletion_mode
 template <typename Allocator>
 class deferred_free_queue {
@@ -66,12 +72,14 @@ class deferred_free_queue {
   /// Bytes that were pushed and not flushed yet.
   [[nodiscard]] std::size_t queued_bytes() const noexcept { return bytes_; }
   /// Whether flushed blocks still wait for the stream.
-  [[nodiscard]] bool has_pending() const noexcept { return oldest_ != nullptr; }
+  [[nodiscard]] bool has_pending() const noexcept { return oldest_ != nullptr || is_overdue_; }
 
-  /// Frees the queued blocks now. With `waits`, frees them once the work before this call has completed.
+  /// Frees the queued blocks now. With `waits`, frees them once the work before this call has completed. During a capture,
+  /// they stay queued until the first call after it.
   void flush() noexcept {
-    item* const freed = std::exchange(queued_, nullptr);
-    bytes_ = 0;
+    is_overdue_ = queued_ != nullptr && options_.waits && !may_ask();
+    if (is_overdue_) return;
+    item* const freed = take_queued();
     if (freed == nullptr) return;
     if (!options_.waits) return free_all(freed);
     batch* const added = provider::event_provider<device> ? new (std::nothrow) batch{freed} : nullptr;
@@ -87,16 +95,20 @@ class deferred_free_queue {
   }
   /// Frees the flushed blocks whose events have completed.
   void poll() noexcept {
+    if (is_overdue_) flush();
     if constexpr (provider::event_provider<device>) {
-      while (oldest_ != nullptr && ensure_recorded(*oldest_) &&
+      while (oldest_ != nullptr && may_ask() && ensure_recorded(*oldest_) &&
              allocator_->visit_provider([this](device& d) { return d.query(oldest_->mark); }))
         free_oldest();
     }
   }
-  /// Frees all blocks. With `waits`, first waits for the stream.
+  /// Frees all blocks. With `waits`, first waits for the stream. During a capture, makes them pending instead.
   void finish() noexcept {
     flush();
-    while (oldest_ != nullptr) wait_and_free_oldest();
+    while (oldest_ != nullptr && may_ask()) wait_and_free_oldest();
+    while (oldest_ != nullptr) free_oldest(false);
+    free_all(take_queued(), false);
+    is_overdue_ = false;
   }
 
  private:
@@ -116,14 +128,27 @@ class deferred_free_queue {
     typename detail::event_of<device>::type mark{};
   };
 
-  void free_all(item* first) noexcept {
+  /// Whether the device may be asked for events, and waited for. A capture forbids it.
+  [[nodiscard]] bool may_ask() noexcept {
+    bool may = true;
+    allocator_->for_each_allocator([&may](auto& in) { may = may && detail::introspect(in).may_wait(); });
+    return may;
+  }
+  [[nodiscard]] item* take_queued() noexcept {
+    bytes_ = 0;
+    return std::exchange(queued_, nullptr);
+  }
+  /// Frees the blocks of a list. Unless `is_done`, the stream may still use them.
+  void free_all(item* first, bool is_done = true) noexcept {
     while (first != nullptr) {
-      allocator_->deallocate(first->address);
+      is_done ? allocator_->deallocate(first->address) : free_now(first->address);
       delete std::exchange(first, first->next);
     }
   }
+  /// Frees a block that the stream may still use.
   void free_now(void* p) noexcept {
-    if (options_.waits) wait_for_stream();
+    if (options_.waits && (may_ask() || !allocator_->try_record_stream(p, options_.stream)))
+      wait_for_stream();
     allocator_->deallocate(p);
   }
   void wait_for_stream() noexcept {
@@ -139,14 +164,14 @@ class deferred_free_queue {
     }
     return b.recorded;
   }
-  void free_oldest() noexcept {
+  void free_oldest(bool is_done = true) noexcept {
     if constexpr (provider::event_provider<device>) {
       if (oldest_->recorded) allocator_->visit_provider([this](device& d) { d.discard(oldest_->mark); });
     }
     batch* const removed = std::exchange(oldest_, oldest_->next);
     if (oldest_ == nullptr) newest_ = nullptr;
     --batches_;
-    free_all(removed->items);
+    free_all(removed->items, is_done);
     delete removed;
   }
   void wait_and_free_oldest() noexcept {
@@ -161,6 +186,7 @@ class deferred_free_queue {
   options options_;
   item* queued_ = nullptr;
   std::size_t bytes_ = 0;
+  bool is_overdue_ = false;  // whether a capture kept the queued blocks from being flushed
   batch* oldest_ = nullptr;
   batch* newest_ = nullptr;
   std::size_t batches_ = 0;

@@ -12,6 +12,7 @@
 #include <tessera/concurrent/deferred_free_queue.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -162,6 +163,63 @@ TEST(deferred_free_queue, waits_for_the_oldest_if_too_many_wait) {
   EXPECT_GE(pool.provider().now_ns(), 1'000'000'000'000u);
   garbage.finish();
   EXPECT_EQ(pool.current_usage().allocated, 0u);
+}
+
+/// The number of calls that a capture forbids.
+template <typename Pool>
+std::uint64_t forbidden_calls(Pool& pool) {
+  return pool.visit_provider([](auto& d) {
+    const auto& made = d.calls();
+    return made.record + made.query + made.wait + made.synchronize;
+  });
+}
+template <typename Pool>
+void queues_during_a_capture() {
+  constexpr std::uint64_t long_time = 1'000'000'000;
+  Pool pool;
+  auto pools = pool.template get<extension::private_pools>();
+  const pool_id graph = pools.create();
+  std::uint64_t calls = 0;
+  {
+    deferred_free_queue<Pool> garbage(pool, {.waits = true, .stream = stream_id{3}});
+    const auto fill = [&] {
+      void* const early = pool.allocate(1_MiB, stream_id{4});
+      void* const late = pool.allocate(1_MiB, stream_id{4});
+      pool.visit_provider([](auto& d) { d.submit(stream_id{3}, long_time); });
+      garbage.push(early, 1_MiB);
+      EXPECT_EQ(garbage.queued_bytes(), 0u);
+      EXPECT_TRUE(pools.open(graph, stream_id{9}));
+      calls = forbidden_calls(pool);
+      garbage.push(late, 1_MiB);
+      garbage.flush();
+      garbage.poll();
+      EXPECT_EQ(garbage.queued_bytes(), 1_MiB);
+      EXPECT_TRUE(garbage.has_pending());
+      EXPECT_EQ(forbidden_calls(pool), calls);
+    };
+    fill();
+    EXPECT_TRUE(pools.close(graph));
+    garbage.poll();
+    EXPECT_EQ(garbage.queued_bytes(), 0u);
+    EXPECT_EQ(pool.current_usage().allocated, 2_MiB) << "the work has not completed";
+    pool.visit_provider([](auto& d) { d.advance(long_time); });
+    garbage.poll();
+    EXPECT_EQ(pool.current_usage().allocated, 0u);
+    fill();
+  }
+  EXPECT_EQ(forbidden_calls(pool), calls);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 2_MiB) << "no block is lost";
+  EXPECT_TRUE(pools.close(graph));
+  pool.trim();
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
+  EXPECT_EQ(pool.audit(), nullptr);
+}
+TEST(deferred_free_queue, queues_during_a_capture) {
+  using allocator = caching_allocator<pytorch<>, simulated_device, extension::private_pools>;
+  queues_during_a_capture<allocator>();
+  queues_during_a_capture<locked<allocator>>();
+  queues_during_a_capture<per_stream<allocator>>();
 }
 
 /// A device without events on which one can wait for a stream.
