@@ -76,6 +76,7 @@ class failure_survey {
     report_.accepts_exact_size = report_.accepts_exact_size || !has_segments;
     report_.pools = Recipe::pools::count;
     report_.has_segments = has_segments;
+    report_.grows_at_end = requires { settings_.growth.bytes_to_map(std::size_t{}, std::size_t{}); };
     // Moving within one list is not stitching, which takes idle pages of every list.
     report_.stitches = requires { settings_.growth.should_save_pages(std::size_t{}, std::size_t{}); };
     const auto key_of = [this](std::uint64_t stream) {
@@ -246,20 +247,21 @@ class oom_advisor {
     const std::size_t idle = report_.idle;
     const bool idle_is_enough = idle > 0 && saturating_add(room_, idle) >= report_.wanted;
     const std::size_t later = saturating_add(idle, report_.idle_later);
-    const bool waiting_is_enough =
-        report_.now.pending() > 0 && !idle_is_enough &&
-        (report_.after_pending >= report_.block ||
-         (report_.idle_later > 0 && saturating_add(room_, later) >= report_.wanted));
+    const bool release_is_enough = report_.idle_later > 0 && saturating_add(room_, later) >= report_.wanted;
+    const bool waiting_is_enough = report_.now.pending() > 0 && !idle_is_enough &&
+                                   (report_.after_pending >= report_.block || release_is_enough);
+    // Emptying the cache unmaps parts of the block that the request needs, where other growth maps pages again.
+    const bool emptying_is_enough = waiting_is_enough && (release_is_enough || !report_.grows_at_end);
     const bool keeps_cache = !report_.empties_cache && !report_.must_not_wait;  // by its policy
     add(keeps_cache && idle_is_enough && !has_room(), hint::empty_cache, idle);
     add(report_.capture_keeps_cache && ((idle_is_enough && !has_room()) || waiting_is_enough),
         hint::end_capture, idle_is_enough ? idle : saturating_add(later, report_.now.pending()));
-    add(keeps_cache && waiting_is_enough, hint::wait_for_streams, report_.now.pending());
+    add(keeps_cache && emptying_is_enough, hint::wait_for_streams, report_.now.pending());
     const std::size_t serves = largest_but_for(reason::none);
     add(report_.empties_cache && idle_is_enough && !has_room() && serves == 0, hint::release_later, idle);
     add(serves > 0 && report_.waited_ms <= 0, hint::try_again, serves);
-    add(report_.empties_cache && waiting_is_enough && report_.waited_ms <= 0, hint::try_later,
-        report_.now.pending());
+    const bool should_wait = report_.empties_cache || (keeps_cache && !emptying_is_enough);
+    add(should_wait && waiting_is_enough && report_.waited_ms <= 0, hint::try_later, report_.now.pending());
   }
 
   void add_free_blocks() noexcept {

@@ -217,6 +217,7 @@ struct oom_report {
   // The policies and the provider.
   std::size_t pools = 1;               ///< how many the recipe has
   bool has_segments = true;            ///< growth acquires segments; otherwise it maps pages into ranges
+  bool grows_at_end = false;           ///< growth maps pages only behind the blocks of a range
   bool stitches = false;               ///< growth moves idle pages to the range that needs them
   bool reuses_across_streams = false;  ///< a free block may serve a stream other than its own
   bool shares_streams = false;         ///< blocks are reused across streams, or all streams share them

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
+#include <random>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -16,6 +20,7 @@
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>
 
@@ -24,6 +29,7 @@
 namespace {
 
 using namespace tessera;
+constexpr std::uint64_t long_time = 1'000'000'000'000;
 using oom_tests::advises;
 using oom_tests::hints_of;
 
@@ -115,6 +121,78 @@ TEST(explain, says_may_unless_the_numbers_tell) {
   EXPECT_NE(std::string(stitched_would.text().c_str()).find("\n  hint: may help: map pages, of which "),
             std::string::npos)
       << stitched_would.text().c_str();
+}
+
+/// Makes the change that a hint names. Returns false if it is none of the allocator's state.
+template <typename Pool>
+bool apply(Pool& pool, oom_report::hint what) {
+  using enum oom_report::hint;
+  auto& now = pool.policies();
+  switch (what) {
+    case raise_limit: now.growth.limit = memory_limit(); return true;
+    case empty_cache:
+    case wait_for_streams: pool.trim(); return true;  // as recover_by_emptying_cache does
+    case insert_dependencies:
+      if constexpr (requires { now.streams.insert_dependencies = true; })
+        now.streams.insert_dependencies = true;
+      return requires { now.streams.insert_dependencies = true; };
+    case try_again: return true;
+    case try_later:
+    case release_later: pool.provider().advance(long_time); return true;
+    default: return false;
+  }
+}
+/// Runs programs at random until a request fails, then makes the change of one of its hints that do not say "may".
+///   Returns:  the hints that served
+template <typename Recipe>
+std::set<oom_report::hint> hints_that_serve(policies<Recipe> settings = {}) {
+  const auto no_law = [](const auto&) { return law::growth_witness{}; };  // it takes long
+  std::set<oom_report::hint> served;
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    std::mt19937 random(seed);
+    const auto pick = [&](std::size_t n) { return random() % n; };
+    over<Recipe> pool{of(100_MiB + pick(200_MiB)), settings};
+    std::vector<void*> live;
+    for (int i = 0; i < 1200; ++i) {
+      if (!live.empty() && pick(100) < 38) {
+        std::swap(live[pick(live.size())], live.back());
+        if (pick(6) == 0) (void)pool.record_stream(live.back(), stream_id{pick(3)});
+        if (pick(3) == 0) pool.provider().submit(stream_id{pick(3)}, long_time / 10000);
+        pool.deallocate(live.back());
+        live.pop_back();
+        continue;
+      }
+      const std::size_t bytes = 1 + pick(std::size_t{1} << (14 + pick(14)));
+      const stream_id stream{pick(3)};
+      void* p = pool.try_allocate(bytes, stream);
+      const oom_report report =
+          p == nullptr ? tessera::detail::explain_with(pool, bytes, stream, no_law) : oom_report{};
+      const bool has_hint = report.hint_count > 0 && report.hints[0].what != oom_report::hint::free_memory;
+      const auto what = has_hint ? report.hints[pick(report.hint_count)].what : oom_report::hint::free_memory;
+      const auto text = tessera::detail::text_of(what);
+      const bool says_may =
+          has_hint && !text.is_sure && text.header != std::string_view("concurrent/waiting");
+      if (has_hint && !says_may && apply(pool, what)) {
+        p = pool.try_allocate(bytes, stream);
+        EXPECT_NE(p, nullptr) << text.sentence << ", seed " << seed << "\n" << report.text().c_str();
+        served.insert(what);
+        pool.policies() = settings;
+      }
+      if (p != nullptr) live.push_back(p);
+    }
+  }
+  return served;
+}
+TEST(explain, names_without_may_only_what_serves_the_request) {
+  using enum oom_report::hint;
+  policies<pytorch<>> limited;
+  limited.growth.limit = memory_limit(percent(50));
+  EXPECT_TRUE(hints_that_serve<pytorch<>>(limited).contains(raise_limit));
+  policies<cuda_async> apart;
+  apart.streams.follow_dependencies = apart.streams.opportunistic = apart.streams.insert_dependencies = false;
+  EXPECT_TRUE(hints_that_serve<cuda_async>(apart).contains(insert_dependencies));
+  const auto of_a_final_cache = hints_that_serve<paddle_virtual_memory_v2>();
+  EXPECT_TRUE(of_a_final_cache.contains(empty_cache) && of_a_final_cache.contains(wait_for_streams));
 }
 
 TEST(explain, names_a_free_block_that_is_too_small) {
