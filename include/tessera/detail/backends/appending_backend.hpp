@@ -148,7 +148,7 @@ struct appending_backend : range_backend_defaults {
       }
       works = works && fill_from_selected(list, fresh) && manager_.reserve_blocks(4);
       if (!works) ranges().chunks().destroy_all(manager_.provider(), fresh);
-      if (works && ranges().map_all(fresh, growth.kinds)) {
+      if (works && ranges().chunks().map_all(manager_.provider(), fresh, growth.kinds)) {
         const auto has_begin = [begin](const block& b) { return begin - b.address < b.size; };
         return &ranges().add_mapped(*find_unmapped(list, has_begin), fresh);
       }

@@ -208,15 +208,11 @@ class mapped_ranges {
     }
     works = works && manager_.may_acquire(Manager::group_of(list), end - begin);
     if (!works) chunks_.destroy_all(provider(), fresh);
-    if (!works || !map_all(fresh, growth.kinds)) {
+    if (!works || !chunks_.map_all(provider(), fresh, growth.kinds)) {
       manager_.report(action::refused, 0, growth.mapping, growth.mapping, list);
       return nullptr;
     }
     return &add_mapped(unmapped, fresh);
-  }
-  /// Creates and maps all chunks of a list. If the device fails, gives up all and returns false.
-  [[nodiscard]] bool map_all(chunk* first, const page_order& kinds) noexcept {
-    return chunks_.map_all(provider(), first, kinds, manager_.may_wait());
   }
   /// Makes the memory of chunks free that were just mapped, and counts it. They are in the order of addresses, in the given
   /// block or above it. Returns the free block that contains the last one.

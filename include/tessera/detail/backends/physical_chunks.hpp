@@ -12,8 +12,7 @@ namespace tessera::inline v0_1::detail {
 /// address. A `Counter` counts the bytes that the device has given for the chunks.
 ///
 /// If the device fails to take a chunk back, the chunk is orphaned. Its address no longer finds it, and
-/// retry_orphaned() tries again. If chunks are given up while the device must not be asked to take them back, the unmapped
-/// ones are spare: they serve later chunks of their size, or retry_orphaned() gives them back.
+/// retry_orphaned() tries again.
 template <provider::virtual_memory_provider Provider, typename Counter = counter>
 class physical_chunks {
  public:
@@ -39,14 +38,9 @@ class physical_chunks {
     planned = {address, bytes, {}, false, false, false, nullptr};
     return &planned;
   }
-  /// Creates the memory of a planned chunk, of the first available kind, or takes that of a spare chunk. Returns false if
-  /// no kind is available. `provider` may also be one bank of the provider.
+  /// Creates the memory of a planned chunk, of the first available kind. Returns false if no kind is
+  /// available. `provider` may also be one bank of the provider.
   [[nodiscard]] bool create(auto& provider, chunk& c, const page_order& kinds) noexcept {
-    for (chunk** at = &spare_; *at != nullptr; at = &(*at)->next) {
-      if ((*at)->bytes != c.bytes) continue;
-      move_memory(*std::exchange(*at, (*at)->next), c);
-      return true;
-    }
     for (const page_kind& kind : kinds) {
       if (!provider.create(c.bytes, kind, c.memory)) continue;
       device_bytes_.increase(static_cast<std::int64_t>(c.bytes));
@@ -81,28 +75,14 @@ class physical_chunks {
     return true;
   }
   /// Creates the missing memory of all chunks of a list, then maps all chunks. If the device fails, destroys
-  /// all chunks, or gives them up unless `may_destroy`, and returns false.
-  [[nodiscard]] bool map_all(Provider& provider, chunk* first, const page_order& kinds,
-                             bool may_destroy = true) noexcept {
+  /// all chunks and returns false.
+  [[nodiscard]] bool map_all(Provider& provider, chunk* first, const page_order& kinds) noexcept {
     bool works = true;
     for (chunk* c = first; works && c != nullptr; c = c->next)
       works = c->is_created || create(provider, *c, kinds);
     for (chunk* c = first; works && c != nullptr; c = c->next) works = map(provider, *c);
-    if (!works) may_destroy ? destroy_all(provider, first) : give_up_all(first);
+    if (!works) destroy_all(provider, first);
     return works;
-  }
-  /// Gives up the chunks of a list without asking the device.
-  void give_up_all(chunk* first) noexcept {
-    while (first != nullptr) {
-      chunk& c = *std::exchange(first, first->next);
-      if (!c.is_created) {
-        nodes_.give_back(&c);
-      } else if (c.is_mapped) {
-        orphan(c);
-      } else {
-        c.next = std::exchange(spare_, &c);
-      }
-    }
   }
   void destroy_all(Provider& provider, chunk* first) noexcept {
     while (first != nullptr) destroy(provider, *std::exchange(first, first->next));
@@ -114,11 +94,16 @@ class physical_chunks {
       nodes_.give_back(&c);
       return;
     }
-    orphan(c);
+    if (c.is_mapped) by_address_.remove(c.address);
+    c.next = orphaned_;
+    orphaned_ = &c;
   }
   void retry_orphaned(Provider& provider) noexcept {
-    destroy_all(provider, std::exchange(orphaned_, nullptr));
-    destroy_all(provider, std::exchange(spare_, nullptr));
+    for (chunk* c = std::exchange(orphaned_, nullptr); c != nullptr;) {
+      chunk* const following = c->next;
+      destroy(provider, *c);
+      c = following;
+    }
   }
 
   /// Finds the mapped chunk that begins at an address, or null.
@@ -140,16 +125,10 @@ class physical_chunks {
   }
 
  private:
-  void orphan(chunk& c) noexcept {
-    if (c.is_mapped) by_address_.remove(c.address);
-    c.next = std::exchange(orphaned_, &c);
-  }
-
   Counter& device_bytes_;
   slab<chunk> nodes_;
   key_map<chunk> by_address_;
   chunk* orphaned_ = nullptr;
-  chunk* spare_ = nullptr;
 };
 
 }  // namespace tessera::inline v0_1::detail

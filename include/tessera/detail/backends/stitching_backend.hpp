@@ -119,7 +119,7 @@ class stitched_ranges : public placing_ranges<Manager> {
     for (chunk* c = planned; works && c != nullptr; c = c->next) use_detached(*c);
     release_detached();
     if (!works) ranges().chunks().destroy_all(manager_.provider(), planned);
-    if (!works || !ranges().map_all(planned, growth.kinds)) {
+    if (!works || !ranges().chunks().map_all(manager_.provider(), planned, growth.kinds)) {
       manager_.report(action::refused, 0, at.unmapped_bytes, at.unmapped_bytes, list);
       return nullptr;
     }
