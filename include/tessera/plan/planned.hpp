@@ -288,6 +288,17 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
   }
   using adaptor_type::deallocate;     // by handle
   using adaptor_type::record_stream;  // by handle
+  /// Withdraws every record that a stream uses a live block of the plan. interop::end_stream calls it, once the work of
+  /// the stream is done.
+  ///   Cost:  linear in the plan's places, if any stream was recorded for one
+  void withdraw_uses(stream_id ended) noexcept {
+    const std::lock_guard lock(mutex_);
+    if constexpr (has_events) {
+      for (used_block* const b : used_blocks_of_) {
+        if (b != nullptr) pending_.drop_uses_if(*b, [ended](stream_id user) { return user == ended; });
+      }
+    }
+  }
 
   /// Empties the cache inside. With `keep` 0, also returns the memory of places that are not in use.
   void trim(std::size_t keep = 0) noexcept {

@@ -11,6 +11,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/extension/private_pools.hpp>
+#include <tessera/interop/end_stream.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -553,6 +554,16 @@ TEST_F(planned_on_a_device, waits_for_recorded_streams) {
   EXPECT_EQ(memory.allocate(sizes[0]), p);
   EXPECT_EQ(memory.current_usage().pending(), 0u);
   memory.deallocate(p);
+
+  // Nothing waits for a stream that ended, also if its handle is used again before the free.
+  memory.begin_step();
+  void* const again = memory.allocate(sizes[0]);
+  EXPECT_EQ(again, p) << "by the plan";
+  EXPECT_TRUE(memory.record_stream(again, stream_id{3}));
+  EXPECT_TRUE(interop::end_stream(memory, stream_id{3}));
+  device.submit(stream_id{3}, 1'000'000);
+  memory.deallocate(again);
+  EXPECT_EQ(memory.current_usage().pending(), 0u);
 }
 
 // A place that a slow stream keeps says nothing about the program.
