@@ -36,7 +36,8 @@ namespace tessera::inline v0_1::debug {
 /// without the sanitizer, nothing happens. After the restore of a checkpoint, all bytes of a block count as requested.
 ///
 /// Code that was built without the sanitizer, and devices, are not checked. debug::guarded finds their writes behind a block, in
-/// any build, but only when the block is freed. sleep_mode, which copies whole chunks, and guarded do not go together with it.
+/// any build, but only when the block is freed. Blocks in the memory of a plan are not checked, either. sleep_mode, which copies
+/// whole chunks, and guarded do not go together with it.
 ///   Requires:  tasks of the host on a block's own stream end before it is freed, because the free poisons it at once
 ///   Cost:    a call of the sanitizer for each request and each free, linear in the bytes of the block
 ///   Source:  ASAN_POISON_MEMORY_REGION of <sanitizer/asan_interface.h>
