@@ -417,7 +417,7 @@ TEST(host_memory_for_uses, that_has_run_out_in_a_capture_waits_for_no_stream) {
     ASSERT_TRUE(!has_room || pool.record_stream(p, stream_id{2}));
     auto pools = pool.get<extension::private_pools>();
     const pool_id graph = pools.create();
-    ASSERT_TRUE(pools.open(graph, stream_id{3}));
+    ASSERT_TRUE(pools.open(graph, stream_id{3}, extension::scope_kind::capture));
     const auto before = pool.provider().calls();
     pool.provider().fail_every(1);
     asked = 0;
@@ -447,7 +447,7 @@ TEST(host_memory_for_uses, that_has_run_out_in_a_capture_leaves_no_block_in_a_qu
   deferred_free_queue<decltype(pool)> garbage(pool, {.waits = true, .stream = used});
   auto pools = pool.get<extension::private_pools>();
   const pool_id graph = pools.create();
-  ASSERT_TRUE(pools.open(graph, stream_id{9}));
+  ASSERT_TRUE(pools.open(graph, stream_id{9}, extension::scope_kind::capture));
   asked = 0;
   fails_at = 1;
   fails_for = 1000;

@@ -188,7 +188,7 @@ void queues_during_a_capture() {
       pool.visit_provider([](auto& d) { d.submit(stream_id{3}, long_time); });
       garbage.push(early, 1_MiB);
       EXPECT_EQ(garbage.queued_bytes(), 0u);
-      EXPECT_TRUE(pools.open(graph, stream_id{9}));
+      EXPECT_TRUE(pools.open(graph, stream_id{9}, extension::scope_kind::capture));
       calls = forbidden_calls(pool);
       garbage.push(late, 1_MiB);
       garbage.flush();

@@ -104,7 +104,7 @@ TEST(cuda_mempool, keeps_it_pending_until_the_end_of_a_capture) {
   device.submit(b, long_time);
   auto pools = pool.pool().get<extension::private_pools>();
   const pool_id graph = pools.create();
-  ASSERT_TRUE(pools.open(graph, c));
+  ASSERT_TRUE(pools.open(graph, c, extension::scope_kind::capture));
   const auto before = device.calls();
   device.asked = 0;
   device.fail_every(1);
