@@ -212,6 +212,12 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   {
     inside([=](auto& in) { in.begin_step(key, stream); });
   }
+  /// Around a planned: for interop::end_stream, as planned::withdraw_uses.
+  [[nodiscard]] bool withdraw_uses(stream_id ended) noexcept
+    requires requires(Inner& in) { in.withdraw_uses(ended); }
+  {
+    return inside([=](auto& in) { return in.withdraw_uses(ended); });
+  }
   /// Around a planned: calls f(view) with a read-only view of the plan's memory.
   template <typename F, typename In = Inner>
     requires requires(const In& in, F f) { in.visit_plan(f); }

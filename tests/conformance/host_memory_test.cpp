@@ -10,7 +10,6 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/concurrent/deferred_free_queue.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/debug/tagged.hpp>
@@ -437,26 +436,6 @@ TEST(host_memory_for_uses, that_has_run_out_in_a_capture_waits_for_no_stream) {
     EXPECT_EQ(pool.current_usage().pending(), 0u);
     EXPECT_STREQ(pool.audit(), nullptr);
   }
-}
-
-TEST(host_memory_for_uses, that_has_run_out_in_a_capture_leaves_no_block_in_a_queue) {
-  constexpr stream_id used{3};
-  caching_allocator<pytorch<>, simulated_device, extension::private_pools> pool;
-  void* const p = pool.allocate(1_MiB);
-  ASSERT_TRUE(pool.record_stream(pool.allocate(1_MiB), used));
-  deferred_free_queue<decltype(pool)> garbage(pool, {.waits = true, .stream = used});
-  auto pools = pool.get<extension::private_pools>();
-  const pool_id graph = pools.create();
-  ASSERT_TRUE(pools.open(graph, stream_id{9}, extension::scope_kind::capture));
-  asked = 0;
-  fails_at = 1;
-  fails_for = 1000;
-  garbage.push(p, 1_MiB);
-  fails_at = 0;
-  EXPECT_EQ(garbage.queued_bytes(), 0u);
-  EXPECT_EQ(pool.current_usage().pending(), 1_MiB);
-  EXPECT_EQ(pool.provider().calls().record + pool.provider().calls().synchronize, 0u);
-  ASSERT_TRUE(pools.close(graph));
 }
 
 // A request without host memory for its tag fails, and its block is free again.

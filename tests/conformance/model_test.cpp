@@ -113,7 +113,8 @@ using pools_of_sound = extension::private_pools::door<sound>;
 /// Opens no scope, but claims to.
 struct deaf_door : pools_of_sound {
   using pools_of_sound::pools_of_sound;
-  static outcome open(pool_id, const extension::stream_filter& = {}) noexcept { return {}; }
+  static outcome open(pool_id, scope_kind) noexcept { return {}; }
+  static outcome open(pool_id, const extension::stream_filter&, scope_kind) noexcept { return {}; }
 };
 using deaf = by_another_door<sound, extension::private_pools, deaf_door>;
 /// Does not close scopes.

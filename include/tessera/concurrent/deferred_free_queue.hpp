@@ -5,7 +5,8 @@
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/detail/extensions/extension.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/provider/adaptor.hpp>
 
 namespace tessera::inline v0_1::detail {
@@ -35,11 +36,9 @@ namespace tessera::inline v0_1::concurrent {
 /// The caller waits only if the device has no events, more than 1024 batches are pending, or host memory ran
 /// out.
 ///
-/// A capture forbids all that. Meanwhile, push(), flush() and poll() only queue, and the first call after it flushes.
-/// finish() and the destructor then free each block as one that `stream` uses, so that the allocator keeps it pending until
-/// the end of the capture; the caller waits only if host memory ran out for that.
-///   Requires:  the allocator outlives it
-///   Requires:  if it ends during a capture, the caller joins `stream` before the end, as after a record_stream()
+/// A device that captures a graph must not be asked for events. So with `waits`, while a scope_kind::capture is open, push(),
+/// flush() and poll() only queue. The first of these calls after it flushes.
+///   Requires:  the allocator outlives it. With `waits`, it is not destroyed or finished during a capture, because it would wait
 ///   Source:    Paddle's eager_delete_tensor_gb (a negative number means never), and fast_eager_deletion_mode
 template <typename Allocator>
 class deferred_free_queue {
@@ -71,44 +70,27 @@ class deferred_free_queue {
   }
   /// Bytes that were pushed and not flushed yet.
   [[nodiscard]] std::size_t queued_bytes() const noexcept { return bytes_; }
-  /// Whether flushed blocks still wait for the stream.
+  /// Whether flushed blocks still wait for the stream, or queued ones for the end of a capture.
   [[nodiscard]] bool has_pending() const noexcept { return oldest_ != nullptr || is_overdue_; }
 
-  /// Frees the queued blocks now. With `waits`, frees them once the work before this call has completed. During a capture,
-  /// they stay queued until the first call after it.
+  /// Frees the queued blocks now. With `waits`, frees them once the work before this call has completed.
   void flush() noexcept {
-    is_overdue_ = queued_ != nullptr && options_.waits && !may_ask();
-    if (is_overdue_) return;
-    item* const freed = take_queued();
-    if (freed == nullptr) return;
-    if (!options_.waits) return free_all(freed);
-    batch* const added = provider::event_provider<device> ? new (std::nothrow) batch{freed} : nullptr;
-    if (added == nullptr) {
-      wait_for_stream();
-      return free_all(freed);
-    }
-    batch*& last_link = newest_ != nullptr ? newest_->next : oldest_;
-    last_link = added;
-    newest_ = added;
-    (void)ensure_recorded(*added);
-    if (++batches_ > max_batches) wait_and_free_oldest();
+    is_overdue_ = queued_ != nullptr && options_.waits && is_capturing();
+    if (!is_overdue_) flush_queued();
   }
   /// Frees the flushed blocks whose events have completed.
   void poll() noexcept {
     if (is_overdue_) flush();
     if constexpr (provider::event_provider<device>) {
-      while (oldest_ != nullptr && may_ask() && ensure_recorded(*oldest_) &&
+      while (oldest_ != nullptr && !is_capturing() && ensure_recorded(*oldest_) &&
              allocator_->visit_provider([this](device& d) { return d.query(oldest_->mark); }))
         free_oldest();
     }
   }
-  /// Frees all blocks. With `waits`, first waits for the stream. During a capture, makes them pending instead.
+  /// Frees all blocks. With `waits`, first waits for the stream.
   void finish() noexcept {
-    flush();
-    while (oldest_ != nullptr && may_ask()) wait_and_free_oldest();
-    while (oldest_ != nullptr) free_oldest(false);
-    free_all(take_queued(), false);
-    is_overdue_ = false;
+    flush_queued();
+    while (oldest_ != nullptr) wait_and_free_oldest();
   }
 
  private:
@@ -128,27 +110,36 @@ class deferred_free_queue {
     typename detail::event_of<device>::type mark{};
   };
 
-  /// Whether the device may be asked for events, and waited for. A capture forbids it.
-  [[nodiscard]] bool may_ask() noexcept {
-    bool may = true;
-    allocator_->for_each_allocator([&may](auto& in) { may = may && detail::introspect(in).may_wait(); });
-    return may;
+  [[nodiscard]] bool is_capturing() const noexcept {
+    if constexpr (detail::offers<Allocator, extension::private_pools>)
+      return allocator_->template get<extension::private_pools>().is_capturing();
+    return false;
   }
-  [[nodiscard]] item* take_queued() noexcept {
+  void flush_queued() noexcept {
+    is_overdue_ = false;
+    item* const freed = std::exchange(queued_, nullptr);
     bytes_ = 0;
-    return std::exchange(queued_, nullptr);
+    if (freed == nullptr) return;
+    if (!options_.waits) return free_all(freed);
+    batch* const added = provider::event_provider<device> ? new (std::nothrow) batch{freed} : nullptr;
+    if (added == nullptr) {
+      wait_for_stream();
+      return free_all(freed);
+    }
+    batch*& last_link = newest_ != nullptr ? newest_->next : oldest_;
+    last_link = added;
+    newest_ = added;
+    (void)ensure_recorded(*added);
+    if (++batches_ > max_batches) wait_and_free_oldest();
   }
-  /// Frees the blocks of a list. Unless `is_done`, the stream may still use them.
-  void free_all(item* first, bool is_done = true) noexcept {
+  void free_all(item* first) noexcept {
     while (first != nullptr) {
-      is_done ? allocator_->deallocate(first->address) : free_now(first->address);
+      allocator_->deallocate(first->address);
       delete std::exchange(first, first->next);
     }
   }
-  /// Frees a block that the stream may still use.
   void free_now(void* p) noexcept {
-    if (options_.waits && (may_ask() || !allocator_->try_record_stream(p, options_.stream)))
-      wait_for_stream();
+    if (options_.waits) wait_for_stream();
     allocator_->deallocate(p);
   }
   void wait_for_stream() noexcept {
@@ -164,14 +155,14 @@ class deferred_free_queue {
     }
     return b.recorded;
   }
-  void free_oldest(bool is_done = true) noexcept {
+  void free_oldest() noexcept {
     if constexpr (provider::event_provider<device>) {
       if (oldest_->recorded) allocator_->visit_provider([this](device& d) { d.discard(oldest_->mark); });
     }
     batch* const removed = std::exchange(oldest_, oldest_->next);
     if (oldest_ == nullptr) newest_ = nullptr;
     --batches_;
-    free_all(removed->items, is_done);
+    free_all(removed->items);
     delete removed;
   }
   void wait_and_free_oldest() noexcept {

@@ -26,15 +26,19 @@ namespace tessera::inline v0_1::detail {
 /// A provider, the mutex that serializes its calls, and the refusals of the threads that called it.
 template <typename Provider>
 struct serialized_calls {
-  explicit serialized_calls(Provider own) : device(std::move(own)), latest_available(left_on(device, 0)) {}
+  explicit serialized_calls(Provider own) : device(std::move(own)) { note_available(); }
   Provider device;
   std::mutex mutex;
-  std::atomic<std::size_t> latest_available;  ///< what the provider said last
+  std::atomic<std::size_t> latest_available{0};  ///< after the last call, if the provider needs the mutex
   struct no_refusals {};
   static constexpr bool keeps_refusals = explaining_provider<Provider> && !detail::is_thread_safe<Provider>;
   [[TESSERA_NO_UNIQUE_ADDRESS]] std::conditional_t<keeps_refusals, provider::latest_refusals, no_refusals>
       refusals;
 
+  void note_available() noexcept {
+    if constexpr (measured_provider<Provider> && !detail::is_thread_safe<Provider>)
+      latest_available.store(device.available(), std::memory_order_relaxed);
+  }
   template <typename F>
   decltype(auto) run(F&& f) {
     if constexpr (detail::is_thread_safe<Provider>) {
@@ -59,6 +63,8 @@ class one_at_a_time {
   auto operator()([[maybe_unused]] provider::provider_call call, F f) noexcept {
     return calls_->run([&] {
       const auto result = f();
+      using enum provider::provider_call::kind;
+      if (call == acquire || call == release || call == create || call == destroy) calls_->note_available();
       if constexpr (serialized_calls<Provider>::keeps_refusals) {
         if (!result && call.may_fail()) {
           if (const refusal why = calls_->device.take_refusal()) calls_->refusals.note(why);
@@ -96,8 +102,8 @@ class serialized_provider : public provider::provider_adaptor<Provider, one_at_a
   explicit serialized_provider(Provider device)
       : serialized_provider(std::make_unique<serialized_calls<Provider>>(std::move(device))) {}
 
-  /// During another call, what the provider said last: a caller that waited here would keep other threads from cached
-  /// blocks.
+  /// While another thread calls the provider, returns what it said after the call before: a caller that waited here would
+  /// keep other threads from cached blocks.
   [[nodiscard]] std::size_t available() const noexcept
     requires detail::measured_provider<Provider>
   {

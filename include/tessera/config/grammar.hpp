@@ -145,7 +145,7 @@ struct key_definition {
   std::uint64_t min = 0;  ///< in the unit of the format; billionths for decimals
   std::uint64_t max = ~std::uint64_t{0};
   std::string_view rule = "must be at least 0";  ///< the text for a value outside the range
-  /// A flag beside which the key may have no effect, because users of the original set both in one string.
+  /// If this flag is set, a key without effect is no error: strings in use set both.
   bool Settings::* idle_beside = nullptr;
 
   /// A key that is off by default.

@@ -127,7 +127,7 @@ class pool_upstream {
 /// Says what else a scope changes, besides the pool of requests.
 enum class scope_kind : unsigned char {
   /// While it is open, the device may capture a graph. The allocator then records no events, queries none and waits for
-  /// none, so that frees with recorded streams wait; and no memory goes back to the device. With
+  /// none, so that frees with recorded streams wait; and no memory goes back to the device, but what growth could not map. With
   /// policy::release_in_captures, which pytorch<> has because PyTorch 2.6 decides so, recovery and eviction may release
   /// memory. If another thread trims, recovers or puts memory to sleep when the scope opens, that thread makes at most one
   /// more device call, and then stops.

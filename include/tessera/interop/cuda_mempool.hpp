@@ -90,7 +90,7 @@ class cuda_mempool {
   /// of the allocation. The caller orders it after all uses on other streams, except recorded streams.
   /// Ignores null.
   ///   Requires:  a live block of this pool and an existing stream; aborts otherwise, and if host memory ran out during a
-  ///              capture
+  ///              capture. A capture forbids to ask whether the stream exists
   void free_async(void* p, stream_id stream) noexcept {
     if (p == nullptr) return;
     enter([=](auto& in) {
@@ -103,7 +103,7 @@ class cuda_mempool {
       refuse_address(detail::introspect(in), "free_async", p);
     });
   }
-  /// Frees a block like free_async. Returns false and changes nothing if the address or stream is unknown.
+  /// Frees a block like free_async. Returns false and changes nothing where free_async aborts.
   [[nodiscard]] bool try_free_async(void* p, stream_id stream) noexcept {
     return ask<bool>([=](auto& in) { return free_on(in, p, stream); });
   }
@@ -180,7 +180,7 @@ class cuda_mempool {
   [[nodiscard]] static bool free_on(In& in, void* p, stream_id stream) noexcept {
     return may_use(in, stream) && in.try_deallocate_on(p, stream);
   }
-  /// Whether a stream exists, as far as the device may be asked: a capture forbids it.
+  /// Whether a stream exists; in a capture, where the device must not be asked, true.
   template <typename In>
   [[nodiscard]] static bool may_use(In& in, stream_id stream) noexcept {
     return !detail::introspect(in).may_wait() || detail::has_stream(in.provider(), stream);

@@ -20,16 +20,14 @@ namespace tessera::inline v0_1::interop {
 ///
 ///   Returns:  false if the device failed, or if an extension forbids waiting for it. Then some of the stream's memory may
 ///             stay as it was
-///   Cost:     device calls; linear in the idle memory of the stream, and in the blocks if streams are recorded for any.
-///             In the memory of a plan that another front end encloses, no blocks are found
+///   Cost:     device calls; linear in the idle memory of the stream, and in the blocks if streams are recorded for any
 template <typename Allocator>
 bool end_stream(Allocator& allocator, stream_id stream) noexcept {
   bool works = true;
   allocator.for_each_allocator(
       [&](auto& in) { works = tessera::detail::end_stream_in(in, stream) && works; });
-  if constexpr (requires { allocator.withdraw_uses(stream); }) {
-    if (works) allocator.withdraw_uses(stream);
-  }
+  if constexpr (requires { allocator.withdraw_uses(stream); })
+    works = allocator.withdraw_uses(stream) && works;
   // For background_reclaiming, in which only such a call asks for events.
   if constexpr (requires { allocator.process_events(); }) (void)allocator.process_events();
   return works;

@@ -266,8 +266,7 @@ void ordered_work(provider_check_result& found, D& device, stream_id busy, strea
   const auto must_hold = [&](bool holds, rule law, std::uint64_t at) {
     found.must_hold(holds, law, waiting, "waits for stream", busy, "position", at, "work ended", false);
   };
-  // A stream that does not wait shows it only if its thread runs before the work ends, which it may miss by
-  // chance while the machine is busy.
+  // A stream that does not wait is caught only if its thread runs before the work ends, so it is tried several times.
   for (const bool makes_wait : {false, true, true, true, true}) {
     if (!found) return;
     work.begin(busy);

@@ -250,11 +250,11 @@ class oom_advisor {
     const bool release_is_enough = report_.idle_later > 0 && saturating_add(room_, later) >= report_.wanted;
     const bool waiting_is_enough = report_.now.pending() > 0 && !idle_is_enough &&
                                    (report_.after_pending >= report_.block || release_is_enough);
-    // Emptying the cache unmaps parts of the block that the request needs, where other growth maps pages again.
+    // Growth at the end of a range maps nothing again where emptying the cache unmaps parts of the wanted block.
     const bool emptying_is_enough = waiting_is_enough && (release_is_enough || !report_.grows_at_end);
     const bool keeps_cache = !report_.empties_cache && !report_.must_not_wait;  // by its policy
     add(keeps_cache && idle_is_enough && !has_room(), hint::empty_cache, idle);
-    add(report_.capture_keeps_cache && ((idle_is_enough && !has_room()) || waiting_is_enough),
+    add(report_.capture_keeps_cache && ((idle_is_enough && !has_room()) || emptying_is_enough),
         hint::end_capture, idle_is_enough ? idle : saturating_add(later, report_.now.pending()));
     add(keeps_cache && emptying_is_enough, hint::wait_for_streams, report_.now.pending());
     const std::size_t serves = largest_but_for(reason::none);

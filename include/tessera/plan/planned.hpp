@@ -288,16 +288,31 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
   }
   using adaptor_type::deallocate;     // by handle
   using adaptor_type::record_stream;  // by handle
-  /// Withdraws every record that a stream uses a live block of the plan. interop::end_stream calls it, once the work of
-  /// the stream is done.
-  ///   Cost:  linear in the plan's places, if any stream was recorded for one
-  void withdraw_uses(stream_id ended) noexcept {
+  /// Waits for the work of a stream, and withdraws every record that it uses a live block of the plan. For
+  /// interop::end_stream.
+  ///   Returns:  false if the device failed, or during a capture
+  ///   Cost:     linear in the plan's places, if any stream was recorded for one
+  [[nodiscard]] bool withdraw_uses(stream_id ended) noexcept {
+    if constexpr (requires { allocator_.withdraw_uses(ended); }) {
+      if (!allocator_.withdraw_uses(ended)) return false;
+    }
     const std::lock_guard lock(mutex_);
     if constexpr (has_events) {
-      for (used_block* const b : used_blocks_of_) {
-        if (b != nullptr) pending_.drop_uses_if(*b, [ended](stream_id user) { return user == ended; });
+      if (!pending_.has_recorded_streams()) return true;
+      const bool is_done = !must_not_wait_ && allocator_.visit_provider([ended](provider_type& device) {
+        return detail::wait_for_stream(device, ended);
+      });
+      if (!is_done) return false;
+      (void)finish_uses(false);
+      for (used_block*& b : used_blocks_of_) {
+        if (b == nullptr || (follower_.at(b->number).state & follower::is_freed) != 0) continue;
+        pending_.drop_uses_if(*b, [ended](stream_id user) { return user == ended; });
+        if (b->flags().has_recorded_streams) continue;
+        follower_.at(b->number).state &= ~follower::has_uses;
+        used_blocks_.give_back(std::exchange(b, nullptr));
       }
     }
+    return true;
   }
 
   /// Empties the cache inside. With `keep` 0, also returns the memory of places that are not in use.

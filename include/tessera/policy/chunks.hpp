@@ -105,7 +105,8 @@ struct grow_by_schedule {
   }
   /// Keeps what `old` noted.
   constexpr void keep_noted(auto& eviction, const grow_by_schedule& old) noexcept {
-    note_growth(eviction, {.limit = old.max_limit}, old.max_limit);
+    max_limit = detail::larger(max_limit, old.max_limit);
+    if constexpr (requires { eviction.max_limit; }) eviction.max_limit = max_limit;
   }
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
     const chunk_schedule& chunks = schedule.get();

@@ -42,8 +42,8 @@ template <typename Grammar, typename Recipe>
 template <auto Key, auto Effect>
 struct no_policy_of_the_recipe_reads;
 
-/// Stops the compiler if a setting has no effect on an allocator: a front end, an adaptor or another recipe reads it. Two
-/// kinds may be idle, as in the original: a key that its grammar allows beside another one, and the keys for the other
+/// Stops the compiler if a setting has no effect on an allocator, because only a front end, an adaptor or another recipe reads
+/// it. Two kinds may be idle, as in the original: a key that its grammar allows beside another one, and the keys for the other
 /// memory, of the device or the host, because allocators for both share a string.
 template <typename Grammar, typename Recipe, auto Settings>
 consteval bool check_effects() {

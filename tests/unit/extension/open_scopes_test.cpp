@@ -230,9 +230,7 @@ struct capture_on_a_small_device {
 };
 template <typename... Recipe>
 void expect_no_forbidden_calls() {
-  const auto expect_none = [](const std::string& calls, const char* recipe) {
-    EXPECT_EQ(calls, "") << recipe;
-  };
+  const auto expect_none = [](const std::string& made, const char* recipe) { EXPECT_EQ(made, "") << recipe; };
   (expect_none(capture_on_a_small_device<Recipe>().calls(), typeid(Recipe).name()), ...);
 }
 

@@ -562,8 +562,12 @@ TEST_F(planned_on_a_device, waits_for_recorded_streams) {
   EXPECT_TRUE(memory.record_stream(again, stream_id{3}));
   EXPECT_TRUE(interop::end_stream(memory, stream_id{3}));
   device.submit(stream_id{3}, 1'000'000);
+  auto pools = memory.get<extension::private_pools>();
+  const pool_id graph = pools.create();
+  ASSERT_TRUE(pools.open(graph, extension::scope_kind::capture));
   memory.deallocate(again);
   EXPECT_EQ(memory.current_usage().pending(), 0u);
+  EXPECT_TRUE(pools.close(graph));
 }
 
 // A place that a slow stream keeps says nothing about the program.

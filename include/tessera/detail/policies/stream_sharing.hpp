@@ -61,7 +61,7 @@ class stream_sharing {
   /// Frees the block at an address after the work of a stream, which may reuse it at once. If any stream is
   /// recorded for the block, that stream waits for the others recorded and for the block's own stream.
   /// Otherwise it waits for nothing: the caller has ordered the free. If it cannot wait, the block is pending
-  /// until those streams have reached the free. During a capture, the block stays live if host memory ran out, too.
+  /// until those streams have reached the free. During a capture, where it must not wait, the block stays live if host memory for that ran out.
   [[nodiscard]] free_result deallocate_on(const void* p, stream_id after) noexcept {
     block* const live = p != nullptr ? manager_.find_live(p) : nullptr;
     if (live == nullptr) return free_result::unknown;
@@ -70,7 +70,7 @@ class stream_sharing {
     const stream_id to = list != nullptr ? after : own;  // `own` if host memory ran out
     const stream_id other = list != nullptr ? own : after;
     const bool needs_order = other != to && (list == nullptr || live->flags().has_recorded_streams);
-    const bool waits = needs_order && !delay_until(*live, other) && !make_wait_for_submitted(to, other);
+    const bool waits = needs_order && !make_wait_for_submitted(to, other) && !delay_until(*live, other);
     if (waits && !manager_.may_wait()) return free_result::unknown;
     (void)manager_.remove_live(p);
     if (list != nullptr) move_to(manager_, *live, *list);
@@ -185,8 +185,8 @@ class stream_sharing {
     auto& provider = manager_.provider();
     return provider.make_wait(stream, user, provider.position(user));
   }
-  /// Makes the free of a live block wait for an event on a stream, also for one that is recorded only after a capture.
-  /// Returns false if host memory ran out.
+  /// Keeps a live block pending after its free until a stream has reached an event, which during a capture is recorded at its
+  /// end. Returns false if host memory ran out.
   [[nodiscard]] bool delay_until(block& live, stream_id user) noexcept {
     return Manager::traits::uses_events && manager_.pending().record(live, user, false);
   }
