@@ -79,7 +79,7 @@ TEST(cuda_mempool, keeps_a_block_pending_if_the_join_fails) {
   void* const p = pool.allocate_async(2_MiB, a);
   ASSERT_TRUE(pool.record_stream(p, b));
   pool.provider().submit(b, long_time);
-  pool.provider().fail_call(1);
+  pool.provider().fail_call(2);  // the first joins the stream of the allocation
   pool.free_async(p, c);
   EXPECT_EQ(pool.current_usage().pending(), 2_MiB);
   EXPECT_EQ(pool.get(pool_attribute::used_current), 2_MiB);

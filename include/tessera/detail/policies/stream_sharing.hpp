@@ -61,7 +61,8 @@ class stream_sharing {
   /// Frees the block at an address after the work of a stream, which may reuse it at once. If any stream is
   /// recorded for the block, that stream waits for the others recorded and for the block's own stream.
   /// Otherwise it waits for nothing: the caller has ordered the free. If it cannot wait, the block is pending
-  /// until those streams have reached the free. During a capture, where it must not wait, the block stays live if host memory for that ran out.
+  /// until those streams have reached the free. During a capture, where it must not wait, the block stays live if host
+  /// memory for that ran out.
   [[nodiscard]] free_result deallocate_on(const void* p, stream_id after) noexcept {
     block* const live = p != nullptr ? manager_.find_live(p) : nullptr;
     if (live == nullptr) return free_result::unknown;
