@@ -126,7 +126,7 @@ TEST(explain, says_may_unless_the_numbers_tell) {
 /// Makes the change that a hint names. Returns false if it is none of the allocator's state.
 template <typename Pool>
 bool apply(Pool& pool, oom_report::hint what) {
-  using enum oom_report::hint;
+  using enum tessera::detail::oom_hint;
   auto& now = pool.policies();
   switch (what) {
     case raise_limit: now.growth.limit = memory_limit(); return true;
@@ -184,7 +184,7 @@ std::set<oom_report::hint> hints_that_serve(policies<Recipe> settings = {}) {
   return served;
 }
 TEST(explain, names_without_may_only_what_serves_the_request) {
-  using enum oom_report::hint;
+  using enum tessera::detail::oom_hint;
   policies<pytorch<>> limited;
   limited.growth.limit = memory_limit(percent(50));
   EXPECT_TRUE(hints_that_serve<pytorch<>>(limited).contains(raise_limit));
