@@ -369,10 +369,15 @@ class caching_allocator {
   decltype(auto) visit_provider(F f) {
     return f(provider());
   }
-  /// Calls f(policies).
+  /// Calls f(policies). If it assigns others, these know what the growth policy noted.
   template <typename F>
   decltype(auto) visit_policies(F f) {
-    return f(policies());
+    if constexpr (requires { policies_.growth.keep_noted(policies_.eviction, policies_.growth); }) {
+      const detail::noted_growth noted(policies_);
+      return f(policies());
+    } else {
+      return f(policies());
+    }
   }
   /// Calls f(caching_allocator) for each caching_allocator inside. `f` must not use the front end.
   template <typename F>

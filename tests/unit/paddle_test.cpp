@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/law/recipe_laws.hpp>
 #include <tessera/policy/chunks.hpp>
@@ -264,13 +265,20 @@ TEST(paddle_naive_best_fit, releases_a_block_larger_than_a_chunk_beside_other_pr
   EXPECT_EQ(pool.current_usage().reserved, reserved) << "a chunk stays";
   pool.trim();
 
-  // Settings that change in between know nothing of the device.
+  // Settings that are assigned in between know nothing of the device.
   ASSERT_NE(device.acquire(40_GiB), nullptr);
+  const auto releases_it = [&settings](auto& memory) {
+    void* const other = memory.allocate(36_GiB);
+    memory.visit_policies([&settings](auto& own) { own = settings; });
+    memory.deallocate(other);
+    EXPECT_EQ(memory.current_usage().reserved, 0u);
+  };
+  beside plain{provider_ref(device), settings};
+  releases_it(plain);
+  concurrent::locked<beside> locked{provider_ref(device), settings};
+  releases_it(locked);
   concurrent::per_stream<beside> arenas{provider_ref(device), settings};
-  void* const other = arenas.allocate(36_GiB);
-  arenas.visit_policies([](auto&) {});
-  arenas.deallocate(other);
-  EXPECT_EQ(arenas.current_usage().reserved, 0u);
+  releases_it(arenas);
 }
 
 /// Chunks whose sizes the device rounds to multiples of its granule do not count as direct segments.

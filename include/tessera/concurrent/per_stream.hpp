@@ -243,12 +243,7 @@ class per_stream
       if (std::uncaught_exceptions() > thrown) return;
       settings_ = wanted;
       budget_.set_limit(settings_.growth.limit.on(device_.capacity()));
-      enter(*this, [this](allocator& in) {
-        recipe::policies<recipe_type> own = settings_;
-        if constexpr (requires { own.growth.keep_noted(own.eviction, own.growth); })
-          own.growth.keep_noted(own.eviction, in.policies().growth);
-        in.policies() = own;
-      });
+      enter(*this, [this](allocator& in) { in.visit_policies([this](auto& own) { own = settings_; }); });
     });
     const guard::call running(guard_, guard::lock::device,
                               "visit_policies: the function must not use the allocator");

@@ -17,6 +17,19 @@ namespace tessera::inline v0_1::detail {
   fatal(text.c_str());
 }
 
+/// Keeps what a growth policy noted, even if others are assigned to the policies during its lifetime.
+template <typename Policies>
+class noted_growth {
+ public:
+  explicit noted_growth(Policies& p) noexcept : now_(p), before_(p.growth) {}
+  noted_growth& operator=(noted_growth&&) = delete;
+  ~noted_growth() { now_.growth.keep_noted(now_.eviction, before_); }
+
+ private:
+  Policies& now_;
+  const decltype(Policies::growth) before_;
+};
+
 template <typename Pools>
 [[nodiscard]] constexpr pool_traits traits_of(const Pools& pools) noexcept {
   if constexpr (requires { pools.max_small_block(); }) {
