@@ -149,14 +149,15 @@ class cccl_resource {
   void deallocate(void* p, std::size_t bytes, std::size_t alignment) = delete;
 
   /// Allocates memory that every stream may use at once.
-  ///   Throws:  the exceptions of allocate, and std::runtime_error if the device cannot wait for the stream of
-  ///            synchronous calls
+  ///   Throws:  the exceptions of allocate, and std::runtime_error if the stream of synchronous calls cannot be
+  ///            waited for: the device failed, or a scope of the kind capture is open
   [[nodiscard]] void* allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
     void* const p = request(bytes, alignment).allocate(allocator_.get(), sync_stream_);
     if (wait_for(sync_stream_)) return p;
     deallocate_sync(p, bytes, alignment);
     detail::allocator_of<A>::raise(std::runtime_error(
-        "tessera: allocate_sync: the device could not wait for the stream of synchronous calls"));
+        "tessera: allocate_sync: cannot wait for the stream of synchronous calls, because the "
+        "device failed or a capture is open"));
   }
   ///   Requires:  all work that uses the memory has completed; the same bytes and alignment as in the
   ///              allocation
@@ -181,13 +182,13 @@ class cccl_resource {
           "tessera: cccl_resource: an alignment is a power of two, unlike " + std::to_string(alignment)));
     return {bytes, alignment};
   }
-  /// Waits for the work of a stream. Returns true at once if the device has no events and no streams.
+  /// Waits for the work of a stream. Returns false if the device failed, or if a capture forbids waiting.
   [[nodiscard]] bool wait_for(stream_id stream) noexcept {
-    return allocator_.get().visit_provider([stream]<typename Device>(Device& device) {
-      constexpr bool has_streams =
-          provider::event_provider<Device> || requires { device.synchronize(stream); };
-      return !has_streams || detail::finish_work(device, stream);
-    });
+    bool may_wait = true;
+    allocator_.get().for_each_allocator(
+        [&](auto& in) { may_wait = may_wait && detail::introspect(in).may_wait(); });
+    return may_wait && allocator_.get().visit_provider(
+                           [stream](auto& device) { return detail::finish_work_if_any(device, stream); });
   }
 
   detail::handle_of<A> allocator_;

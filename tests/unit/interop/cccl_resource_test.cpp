@@ -13,6 +13,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/interop/cccl.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/provider/adaptor.hpp>
@@ -152,6 +153,22 @@ TEST(cccl_resource, reports_that_the_device_could_not_wait) {
   pool.provider().broken = true;
   EXPECT_THROW((void)memory.allocate_sync(1000), std::runtime_error);
   EXPECT_EQ(pool.current_usage().allocated, 0u);
+}
+TEST(cccl_resource, does_not_wait_in_a_capture) {
+  caching_allocator<pytorch<>, simulated_device, extension::private_pools> pool;
+  cccl_resource memory(pool);
+  memory.deallocate(stream(0), memory.allocate(stream(0), 1000), 1000);
+  pool.provider().submit({}, 1'000'000);
+  const std::uint64_t before = pool.provider().now_ns();
+  {
+    const extension::private_pool graph(pool);
+    const extension::pool_scope scope(graph, extension::scope_kind::capture);
+    EXPECT_THROW((void)memory.allocate_sync(1000), std::runtime_error);
+    EXPECT_LT(pool.provider().now_ns(), before + 1'000'000);
+  }
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
+  memory.deallocate_sync(memory.allocate_sync(1000), 1000);
+  EXPECT_GE(pool.provider().now_ns(), before + 1'000'000);
 }
 
 /// Has only the required functions.
