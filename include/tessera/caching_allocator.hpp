@@ -373,7 +373,7 @@ class caching_allocator {
   template <typename F>
   decltype(auto) visit_policies(F f) {
     if constexpr (requires { policies_.growth.keep_noted(policies_.eviction, policies_.growth); }) {
-      const detail::noted_growth noted(policies_);
+      const detail::noted_growth<recipe::policies<Recipe>> noted{policies_};
       return f(policies());
     } else {
       return f(policies());

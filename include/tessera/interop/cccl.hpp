@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
+#include <tessera/detail/blocks/stream_end.hpp>
 #include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 

@@ -422,13 +422,6 @@ bool finish_work(D& device, stream_id stream) noexcept {
   return false;
 }
 
-/// Waits for the work of a stream; true at once if the device has neither events nor synchronize().
-template <provider::device_provider D>
-bool finish_work_if_any(D& device, stream_id stream) noexcept {
-  constexpr bool has_streams = provider::event_provider<D> || requires { device.synchronize(stream); };
-  return !has_streams || finish_work(device, stream);
-}
-
 /// Waits for all work of a stream, by the device's own call if it has one. Returns false if the device failed.
 template <provider::device_provider D>
 bool wait_for_stream(D& device, stream_id stream) noexcept {

@@ -19,15 +19,10 @@ namespace tessera::inline v0_1::detail {
 
 /// Keeps what a growth policy noted, even if others are assigned to the policies during its lifetime.
 template <typename Policies>
-class noted_growth {
- public:
-  explicit noted_growth(Policies& p) noexcept : now_(p), before_(p.growth) {}
-  noted_growth& operator=(noted_growth&&) = delete;
-  ~noted_growth() { now_.growth.keep_noted(now_.eviction, before_); }
-
- private:
-  Policies& now_;
-  const decltype(Policies::growth) before_;
+struct noted_growth {
+  Policies& now;
+  const decltype(Policies::growth) before = now.growth;
+  ~noted_growth() { now.growth.keep_noted(now.eviction, before); }
 };
 
 template <typename Pools>
