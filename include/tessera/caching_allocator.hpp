@@ -369,15 +369,15 @@ class caching_allocator {
   decltype(auto) visit_provider(F f) {
     return f(provider());
   }
-  /// Calls f(policies). If it assigns others, these know what the growth policy noted.
+  /// Calls f(policies). What a growth policy noted stays, even if `f` assigns other policies.
   template <typename F>
   decltype(auto) visit_policies(F f) {
-    if constexpr (requires { policies_.growth.keep_noted(policies_.eviction, policies_.growth); }) {
-      const detail::noted_growth<recipe::policies<Recipe>> noted{policies_};
-      return f(policies());
-    } else {
-      return f(policies());
-    }
+    const auto before = policies_.growth;
+    const detail::at_scope_end keep([&] {
+      if constexpr (requires { policies_.growth.keep_noted(policies_.eviction, before); })
+        policies_.growth.keep_noted(policies_.eviction, before);
+    });
+    return f(policies());
   }
   /// Calls f(caching_allocator) for each caching_allocator inside. `f` must not use the front end.
   template <typename F>

@@ -186,15 +186,6 @@ class serialized_provider : public provider::provider_adaptor<Provider, one_at_a
 
 namespace tessera::inline v0_1::detail {
 
-/// Calls a function at the end of its lifetime.
-template <typename F>
-struct at_scope_end {
-  F call;
-  explicit at_scope_end(F f) noexcept : call(std::move(f)) {}
-  at_scope_end& operator=(at_scope_end&&) = delete;
-  ~at_scope_end() { call(); }
-};
-
 /// Knows which threads run a user function while they hold a lock of an allocator. Such a function would deadlock if it used
 /// the allocator. The program aborts with a message instead.
 class reentrancy_guard {

@@ -65,7 +65,7 @@ using detail::segment_backend;
 ///
 /// Optional: p.note_growth(e, now, left) hears of a growth before segment_size is asked. `e` is the eviction policy, and `left`
 /// the bytes that the device has left. It sets what both must agree on.
-/// p.keep_noted(e, old) takes over what `old` noted, when visit_policies has replaced `old` by p.
+/// p.keep_noted(e, old) takes over what `old` noted, after visit_policies has replaced `old` by p.
 ///
 /// A memory_limit may be the `limit`. Law, checked by law::policy: segment_size(n, now) >= n.
 template <typename P>

@@ -61,9 +61,9 @@ void release_idle_of(Manager& manager, Backend& backend, stream_id key) noexcept
 }
 
 /// Waits for the work of a stream; true at once if the device has neither events nor synchronize().
-template <provider::device_provider D>
-bool finish_work_if_any(D& device, stream_id stream) noexcept {
-  constexpr bool has_streams = provider::event_provider<D> || requires { device.synchronize(stream); };
+template <typename Device>
+[[nodiscard]] bool finish_work_if_any(Device& device, stream_id stream) noexcept {
+  constexpr bool has_streams = provider::event_provider<Device> || requires { device.synchronize(stream); };
   return !has_streams || finish_work(device, stream);
 }
 

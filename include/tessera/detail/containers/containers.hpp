@@ -12,6 +12,15 @@
 
 namespace tessera::inline v0_1::detail {
 
+/// Calls a function at the end of its lifetime.
+template <typename F>
+struct at_scope_end {
+  F call;
+  explicit at_scope_end(F f) noexcept : call(std::move(f)) {}
+  at_scope_end& operator=(at_scope_end&&) = delete;
+  ~at_scope_end() { call(); }
+};
+
 /// Gives out room for nodes of one size, from chunks of 4 KiB. The chunks are parts of regions, which grow with the
 /// number of nodes up to 31 chunks; a region goes back to the host heap when none of its nodes is in use, but the last
 /// such region stays for the next nodes. It knows no type, so that its code is compiled once for all slabs.

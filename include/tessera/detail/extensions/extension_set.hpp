@@ -7,6 +7,7 @@
 #include <tessera/core/error.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 
 /// Support for writing extensions. extension.hpp lists what an extension may answer.
@@ -55,12 +56,8 @@ class user_calls {
   /// Returns f().
   template <typename F>
   decltype(auto) call(F f) noexcept {
-    struct at_end {
-      const void** calling;
-      ~at_end() { __atomic_store_n(calling, nullptr, __ATOMIC_RELAXED); }
-    };
     __atomic_store_n(&calling_, this_thread(), __ATOMIC_RELAXED);  // <atomic> is slow to compile
-    const at_end ended{&calling_};
+    const at_scope_end end([this] { __atomic_store_n(&calling_, nullptr, __ATOMIC_RELAXED); });
     return f();
   }
   /// Aborts with a message if the calling thread runs such a function.

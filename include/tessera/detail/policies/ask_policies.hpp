@@ -17,14 +17,6 @@ namespace tessera::inline v0_1::detail {
   fatal(text.c_str());
 }
 
-/// Keeps what a growth policy noted, even if others are assigned to the policies during its lifetime.
-template <typename Policies>
-struct noted_growth {
-  Policies& now;
-  const decltype(Policies::growth) before = now.growth;
-  ~noted_growth() { now.growth.keep_noted(now.eviction, before); }
-};
-
 template <typename Pools>
 [[nodiscard]] constexpr pool_traits traits_of(const Pools& pools) noexcept {
   if constexpr (requires { pools.max_small_block(); }) {
